@@ -73,6 +73,10 @@ def inlined(expression: str, texts: Mapping[str, str], chars_max: int) -> str | 
     A macro repeats its operands, so macros within another macro would grow exponentially. They are computed once, and
     passed as part of a list of one element; but not into a CASE, which may skip them.
     """
+    plain = plain_column(expression)
+    if plain is not None:
+        text = texts.get(plain, expression)
+        return text if len(text) <= chars_max else None
     named = {name: texts[name] for name in columns_in(expression) if name in texts}
     for name, text in list(named.items()):
         operand = operand_of_case(text)

@@ -15,9 +15,12 @@ from upriver.plan.plan import (
     JoinOp,
     Op,
     ProjectOp,
+    Ranking,
     ReplicateOp,
     SaltOp,
+    TopKOp,
     UnionOp,
+    WindowOp,
 )
 
 Constant = bool | int | float | Decimal | str
@@ -120,6 +123,11 @@ class Relation:
                 return computed | frozenset(name for name, text in pairs if plain_column(text) in below)
             case FilterOp() | SaltOp() | ReplicateOp() | ExplodeOp():
                 return self.inputs[0].certain
+            case TopKOp(rank=rank):
+                return self.inputs[0].certain | ({rank} if rank is not None else frozenset())
+            case WindowOp(calls=calls):
+                numbers = (call.output for call in calls if call.function in frozenset(Ranking))
+                return self.inputs[0].certain.union(numbers)
             case ClockOp(columns=columns):
                 return self.inputs[0].certain.union(column.output for column in columns)
             case JoinOp(JoinKind.LEFT | JoinKind.SEMI | JoinKind.ANTI):

@@ -87,7 +87,7 @@ def _with_clock(translation: Translation, rows: Relation, node: Node) -> Relatio
         found = _with_tests(translation, rows, node)
         if found is not None:
             return found
-    value = shown_value(node, translation.zone)
+    value = None if node.kind == "Alias" else shown_value(node, translation.zone)
     if value is not None:
         rows, translation.beside[node.meaning] = _with_column(translation, rows, node, value)
         return rows

@@ -153,6 +153,13 @@ def _of_days(mixed: Node, rest: Node, result: Node, is_taken_off: bool, zone: st
     return _date_moved(rest, result, is_taken_off)
 
 
+def _of_moved_day(mixed: Node, rest: Node, result: Node, is_taken_off: bool, zone: str) -> Node | None:
+    """Of a date and a number of days, the date that the clock is compared with."""
+    if is_taken_off or result.type is None or not is_date(result.type):
+        return None
+    return _date_moved(result, rest, is_earlier=mixed.kind == "DateAdd")
+
+
 def _date_moved(date: Node, days: Node, is_earlier: bool) -> Node:
     kind, name = ("DateSub", "date_sub") if is_earlier else ("DateAdd", "date_add")
     return Node(kind, {}, (date, days), _DATE, name=name, place=date.place, end=date.end)
@@ -183,7 +190,9 @@ def _literal(value: int, type: pa.DataType, written: str) -> Node:
 _PARTED: Mapping[str, Callable[[Node, Node, Node, bool, str], Node | None]] = MappingProxyType(
     {
         "Add": _of_numbers,
+        "DateAdd": _of_moved_day,
         "DateDiff": _of_days,
+        "DateSub": _of_moved_day,
         "Subtract": _of_numbers,
         "SubtractDates": _of_dates,
         "SubtractTimestamps": _of_moments,

@@ -156,7 +156,8 @@ class Groups:
             is_same = known.sql == value.sql and known.type == value.type and self._coded.get(name) == coded
             if is_same and name not in (self._session or ()):  # whose bounds become those of whole sessions
                 return name
-        name = self._unique(node)
+        plain = plain_column(value.sql) if coded is None else None
+        name = self._unique(node) if plain is None or plain in self._inputs else plain
         self._inputs[name] = value
         if coded is not None:
             self._coded[name] = coded

@@ -1,17 +1,32 @@
 """Joins of two relations: which conditions are the key, which are of one side alone, and which are of pairs of rows."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from upriver.plan.column_names import columns_in
-from upriver.plan.plan import Band, FilterOp, JoinKind, JoinOp
+from upriver.plan.clock import ClockOp
+from upriver.plan.column_names import columns_in, plain_columns
+from upriver.plan.plan import (
+    AggregateOp,
+    Band,
+    ExplodeOp,
+    FilterOp,
+    JoinKind,
+    JoinOp,
+    ProjectOp,
+    ReplicateOp,
+    SaltOp,
+    SetOperationOp,
+    TopKOp,
+    UnionOp,
+    WindowOp,
+)
 from upriver.plan.relation import Relation, Scalar, any_fails
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import is_null
 from upriver.sql.logic import conjunction
-from upriver.sql.pushdown import LEFT_MATCHED, RIGHT_MATCHED, filtered, matchable, with_names
+from upriver.sql.pushdown import LEFT_KEPT, LEFT_MATCHED, RIGHT_KEPT, RIGHT_MATCHED, filtered, matchable, with_names
 from upriver.sql.relations import Output, in_slots, replicated_side, with_values
 from upriver.sql.resolved.bands import bands_among
 from upriver.sql.resolved.conditions import Condition, conditions, restricted
@@ -118,7 +133,7 @@ def _inferred(op: JoinOp, left: Relation, right: Relation, place: int | None) ->
     filters of that side say of the key. Catalyst has pushed these filters below the join, and does not carry them over
     before its last rules."""
     sides, keys, matched = [left, right], (op.left_key, op.right_key), (LEFT_MATCHED, RIGHT_MATCHED)
-    asks = [_asks(side) for side in sides]
+    asks = [_asks(side) for side in sides] if left.can_fail or right.can_fail else [[], []]
     for side in (0, 1):
         if not sides[side].can_fail or op.kind not in matched[side]:
             continue
@@ -131,5 +146,29 @@ def _inferred(op: JoinOp, left: Relation, right: Relation, place: int | None) ->
 
 
 def _asks(relation: Relation) -> Sequence[Scalar]:
-    """The conditions of a filter."""
-    return relation.asks if isinstance(relation.op, FilterOp) else ()
+    """The conditions that hold for all rows, as the filters beneath say."""
+    match relation.op:
+        case FilterOp():
+            return [*relation.asks, *_asks(relation.inputs[0])]
+        case ProjectOp(projection):
+            names = {source: name for name, source in plain_columns(projection).items()}
+            return [with_names(one, names) for one in _of_columns(relation.inputs[0], names.keys())]
+        case AggregateOp(plan):
+            return _of_columns(relation.inputs[0], plan.group)
+        case TopKOp() | WindowOp() | SaltOp() | ReplicateOp() | ClockOp() | ExplodeOp():
+            return _asks(relation.inputs[0])
+        case JoinOp(kind):
+            kept = zip(relation.inputs, (LEFT_KEPT, RIGHT_KEPT), strict=True)
+            return [one for side, kinds in kept if kind in kinds for one in _asks(side)]
+        case SetOperationOp():
+            return _asks(relation.inputs[0])
+        case UnionOp():
+            first, *others = map(_asks, relation.inputs)
+            return [one for one in first if all(any(one.sql == ask.sql for ask in asks) for asks in others)]
+        case _:
+            return ()
+
+
+def _of_columns(relation: Relation, columns: Collection[str]) -> Sequence[Scalar]:
+    """The conditions on these columns alone."""
+    return [one for one in _asks(relation) if columns_in(one.sql) <= set(columns)]

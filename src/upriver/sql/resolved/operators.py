@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from upriver.plan.plan import JoinKind, Order, Ranking, Scan, SetKind, SetOperationOp, TopKOp
+from upriver.plan.plan import JoinKind, Order, Ranking, Scan, SetKind, SetOperationOp, TopKOp, UnionOp
 from upriver.plan.relation import Relation
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import is_null, is_ordered, spark_name
@@ -213,7 +213,10 @@ def _without_duplicates(translation: Translation, node: Node) -> Relation:
 
 
 def _union(translation: Translation, node: Node) -> Relation:
-    parts = [translation.exact(translation.relation(one), one.output) for one in node.children]
+    parts = []
+    for one in node.children:
+        rows = translation.exact(translation.relation(one), one.output)
+        parts += rows.inputs if isinstance(rows.op, UnionOp) else [rows]
     names = [translation.name_of(id) for id in node.output]
     return renamed(union(parts, node.place), names)
 

@@ -8,6 +8,8 @@ from upriver.plan.plan import ALL_ALIKE, ValuesOp
 from upriver.plan.relation import Relation
 from upriver.plan.schemas import rows_to_bytes
 from upriver.sql.one_row import one_row
+from upriver.sql.relations import Output, projected, union
+from upriver.sql.resolved.attachments import attached
 from upriver.sql.resolved.literals import python_value
 from upriver.sql.resolved.translation import Rule, Translation
 from upriver.sql.resolved.tree import Node
@@ -15,6 +17,8 @@ from upriver.sql.scope import unique
 
 ROWS_MAX = 10_000
 """Rows of VALUES or range(): they are part of the plan that every worker gets."""
+ROWS_OF_CLOCK_MAX = 100
+"""The same of VALUES with the clock, of which each row is an operator."""
 _IN_A_TABLE = "Make a table of them: app.table()."
 
 
@@ -38,6 +42,20 @@ def _values(translation: Translation, node: Node) -> Relation:
     return _given(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 
+def _values_of_the_clock(translation: Translation, node: Node) -> Relation:
+    """VALUES with the clock, which Spark does not compute when it reads the query."""
+    columns, parts = node.fields["output"], []
+    if len(node.fields["rows"]) > ROWS_OF_CLOCK_MAX:
+        what = f"VALUES of more than {ROWS_OF_CLOCK_MAX} rows with the clock"
+        raise translation.source.unsupported(node.place, what, _IN_A_TABLE)
+    for row in node.fields["rows"]:
+        rows = attached(translation, _one_row(translation, node), row)
+        over = translation.over(rows)
+        values = zip(columns, row, strict=True)
+        parts.append(projected(rows, [Output(translation.name(one), over.of(value)) for one, value in values], None))
+    return union(parts, node.place)
+
+
 def _numbers(translation: Translation, node: Node) -> Relation:
     """``range(start, end, step)``: one BIGINT, id."""
     found = range(*(int(node.fields[name]) for name in ("start", "end", "step")))
@@ -51,4 +69,9 @@ def _given(rows: pa.RecordBatch) -> Relation:
     return Relation(ValuesOp(rows_to_bytes(rows)), (), rows.schema)
 
 
-RULES: Mapping[str, Rule] = {"OneRowRelation": _one_row, "LocalRelation": _values, "Range": _numbers}
+RULES: Mapping[str, Rule] = {
+    "OneRowRelation": _one_row,
+    "LocalRelation": _values,
+    "ResolvedInlineTable": _values_of_the_clock,
+    "Range": _numbers,
+}

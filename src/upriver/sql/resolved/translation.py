@@ -4,6 +4,7 @@ A column is known by its id. In relations it has a name: its title, made unique 
 each time that a query is analysed, and the plans of a restarted app must not.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,9 @@ Rule = Callable[["Translation", Node], Relation]
 NO_OPERATOR = "Write the query with SELECT, JOIN, GROUP BY, window functions and set operations."
 _WITH_STATE = frozenset({"Aggregate", "Join", "Window", "Distinct", "Deduplicate", "Except", "Intersect"})
 """Operators whose rows cost state or a move between workers."""
+_OF_SPARK = re.compile(r"_groupingexpression|_w\d+|_we\d+")
+"""Names that Spark gives to what it computes ahead of groups and of window functions."""
+_CAST_BEFORE = re.compile(r"(?:TRY_)?CAST\s*\(\s*", re.IGNORECASE)
 
 
 class Translation:
@@ -84,7 +88,10 @@ class Translation:
     def name(self, column: Node) -> str:
         """The name of the column that a node is, or makes."""
         if column.id not in self._names:
-            self._names[column.id] = unique(column.fields["name"][:NAME_CHARS_MAX], self.taken)
+            title = column.fields["name"]
+            if _OF_SPARK.fullmatch(title) and column.kind == "Alias":
+                title = self.worded(column.children[0])
+            self._names[column.id] = unique(title[:NAME_CHARS_MAX], self.taken)
         return self._names[column.id]
 
     def name_of(self, id: int) -> str:
@@ -128,6 +135,8 @@ class Translation:
 
     def worded(self, node: Node) -> str:
         """The name of a column that is computed: as the SQL has it, because messages show such names."""
+        while node.kind == "Cast" and not self._is_written(node):
+            (node,) = node.children
         if node.is_column:
             return self.name(node)
         text = node.name or node.kind.lower()
@@ -135,6 +144,16 @@ class Translation:
             text = self.source.sql[node.place : node.end + 1]
         text = " ".join(text.replace('"', "").replace("`", "").split())
         return text if len(text) <= NAME_CHARS_MAX else f"{text[:NAME_CHARS_MAX]}..."
+
+    def _is_written(self, cast: Node) -> bool:
+        """Whether the SQL has a cast. One that Spark has added has the place of the expression around."""
+        (value,) = cast.children
+        if None in (cast.place, cast.end, value.place, value.end):
+            return False
+        assert cast.place is not None and cast.end is not None and value.place is not None and value.end is not None
+        before = self.source.sql[cast.place : value.place]
+        behind = self.source.sql[value.end + 1 : cast.end + 1]
+        return _CAST_BEFORE.fullmatch(before) is not None or behind.lstrip().startswith("::")
 
     def of_name(self, name: str, type: pa.DataType) -> Node:
         """A column that an operator makes, as a node of conditions."""

@@ -204,7 +204,9 @@ def changed(node: Node, change: Callable[[Node], Node | None]) -> Node:
 
 
 def chain(node: Node, kind: str) -> list[Node]:
-    """The operands of a chain of AND, or of OR, in order. kind: ``And`` or ``Or``."""
+    """The operands of a chain of AND, or of OR, in order. kind: ``And`` or ``Or``. BETWEEN is an AND of two."""
+    while node.kind == "Between":
+        (node,) = node.children
     if node.kind != kind:
         return [node]
     return [part for one in node.children for part in chain(one, kind)]
