@@ -4,7 +4,8 @@ Spark's optimizer moves a filter below projections (whose expressions it takes i
 into the sides of joins, the groups and the partitions that it names. From a join's equalities Spark infers what holds
 for the other side. An outer join becomes an inner one if a filter leaves no row of it without a match. So an expression
 that would fail on a row never sees that row if a filter excludes it. This module does the same, wherever anything can
-fail; where nothing can, a filter stays where it was written.
+fail; where nothing can, a filter stays where it was written, but for joins, exploded rows and the clock, at which rows
+wait.
 
 Tests for NULL: Spark tests every column in which a condition rejects NULL (its rule InferFiltersFromConstraints). The
 code that it generates for a filter applies the conditions in their order, each behind the tests of the columns that it
@@ -75,7 +76,7 @@ def filtered(relation: Relation, condition: Scalar | None, place: int | None) ->
     """The rows for which the condition is true; all, if there is none. Several filters are applied in turn."""
     if condition is None:
         return relation
-    goes_down = relation.can_fail or condition.fails or isinstance(relation.op, JoinOp | ExplodeOp)
+    goes_down = relation.can_fail or condition.fails or isinstance(relation.op, JoinOp | ExplodeOp | ClockOp)
     sunk = _sunk(relation, condition, place) if goes_down else None
     return _on_top(relation, condition, place) if sunk is None else sunk
 

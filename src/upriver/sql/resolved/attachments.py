@@ -8,7 +8,7 @@ import pyarrow as pa
 from upriver.plan.clock import ClockColumn, ClockOp, ClockTest
 from upriver.plan.plan import JoinKind
 from upriver.plan.relation import Relation
-from upriver.plan.types import is_integer
+from upriver.plan.types import is_date, is_integer
 from upriver.sql.casts import cast
 from upriver.sql.clock_columns import clocked, with_clock_column
 from upriver.sql.logic import connect
@@ -153,7 +153,9 @@ def _with_cast(translation: Translation, rows: Relation, node: Node) -> Relation
 
 
 def _worded(translation: Translation, node: Node) -> str:
-    """A function of the clock, for ``explain``: as the SQL has it."""
-    while node.kind == "Cast":
-        (node,) = node.children
-    return translation.worded(node)
+    """A function of the clock, for ``explain``: as the SQL has it, without casts that Spark has added to compare it."""
+    if node.kind != "Cast" or node.type is None:
+        return translation.worded(node)
+    text = _worded(translation, node.children[0])
+    is_day = is_date(node.type) and node.children[0].type != node.type
+    return f"to_date({text})" if is_day else text

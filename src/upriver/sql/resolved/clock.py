@@ -416,7 +416,6 @@ _RULES: Mapping[str, _Rule] = MappingProxyType(
     {
         "Add": _number_moved(1),
         "AddMonths": _months_more,
-        "Alias": _same,
         "Cast": _cast,
         "CurrentDate": _today,
         "CurrentTimestamp": _now,

@@ -136,6 +136,8 @@ def _node(given: Mapping[str, Any], zone: str, places: list[str] | None, around:
     children = tuple(_node(one, zone, places, below) for one in given["ch"])
     if given["c"] == "With":
         return _without_shared(*children)
+    if given["c"] == "Between":
+        return children[0]  # two conditions, joined by AND
 
     def value(part: Any) -> Any:
         if isinstance(part, list):
