@@ -29,10 +29,10 @@ from upriver.plan.provenance import indexes_of
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import CoordinatorService
 from upriver.runtime.worker import WorkerConfig
+from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.frames import SparkSession
 from upriver.spark.host import WorkerHost
 from upriver.spark.ingest import EpochLog
-from upriver.spark.analyser import SparkAnalyser
 from upriver.sql.resolved.views import declare_view
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 from upriver.vnodes import VNODES_DEFAULT, VnodeMap

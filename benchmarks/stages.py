@@ -22,11 +22,11 @@ from upriver.ids import Epoch, Term, VnodeId
 from upriver.lake.lake import Lake
 from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec, lake_channel
+from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.ingest import Layout
 from upriver.spark.runs import Lot, SparkRows, write_runs
 from upriver.spark.session import local_session
-from upriver.spark.analyser import SparkAnalyser
 from upriver.sql.resolved.views import declare_view
 from upriver.vnodes import VNODES_DEFAULT
 

@@ -57,6 +57,8 @@ NAMES_OF_OTHERS = {
     for names in (
         # of the Makefile
         "SINCE verify",
+        # SQL
+        "EXTRACT grouping_id session_window try_cast _outer",
         # Spark
         "groupBy().agg() transformWithStateInPandas awaitTermination() foreachBatch mapInArrow processAllAvailable",
         "canonicalized dropDuplicatesWithinWatermark",
@@ -498,10 +500,9 @@ def _members(of: ast.ClassDef) -> set[str]:
 CALLED_BY_OTHERS = {
     name
     for names in (
-        # Arrow Flight, uvicorn, sqlglot, Spark, pytest, io
+        # Arrow Flight, uvicorn, Spark, pytest, io
         "start_call sending_headers",
         "connection_made data_received connection_lost",
-        "STRICT_CAST NO_PAREN_FUNCTIONS NO_PAREN_FUNCTION_PARSERS FUNCTION_PARSERS",
         "streamReader initialOffset getDefaultReadLimit reportLatestOffset prepareForTriggerAvailableNow",
         "pytest_configure pytest_runtest_protocol pytest_unconfigure",
         "readinto seekable",

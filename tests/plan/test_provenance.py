@@ -17,8 +17,8 @@ from random_tables import RandomRows, random_tables
 from soak import examples
 from state_kit import MANY, Row, plain_rows
 
-from simulator.shared_analyser import SharedAnalyser
 from simulator.scenarios import compiled_views
+from simulator.shared_analyser import SharedAnalyser
 from simulator.tables import TABLES as SIMULATED
 from simulator.tables import RowSource
 from upriver.engine.batch import Batch

@@ -12,8 +12,8 @@ from soak import drawn_seed
 
 from simulator.campaign import Simulator
 from simulator.checkers import Violated
-from simulator.shared_analyser import SharedAnalyser
 from simulator.scenarios import HARSH, ClusterScenario
+from simulator.shared_analyser import SharedAnalyser
 from simulator.tables import TABLES
 from upriver.plan.plan import DataflowPlan
 from upriver.sql.resolved.views import declare_view

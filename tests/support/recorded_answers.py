@@ -51,8 +51,9 @@ _TOKEN = re.compile(r"`(?:[^`]|``)*`|\w+(?:\(\d+,\d+\))?|[<>,:]")
 
 @dataclass
 class Answer:
-    """Of one query. said: its schema, or Spark's refusal; ``None`` if it was not asked. rows: after each epoch; ``None`` if only the types are recorded. aside: the numbers of the rows that are set aside; then
-    good_rows are those of the others, as JSON. values, lenient: of an expression."""
+    """Of one query. said: its schema, or Spark's refusal; ``None`` if it was not asked. rows: after each
+    epoch; ``None`` if only the types are recorded. aside: the numbers of the rows that are set aside; then good_rows
+    are those of the others, as JSON. values, lenient: of an expression."""
 
     said: pa.Schema | UserError | None = None
     rows: list[Rows] | None = None

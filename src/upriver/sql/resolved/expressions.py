@@ -83,7 +83,7 @@ class Expressions:
     node that is none. zone: the session's. functions: the user's own, by name in lower case."""
 
     def __init__(self, source: Source, zone: str, leaf: Leaf, functions: Mapping[str, UserFunction]) -> None:
-        self.context, self._functions = Context(source, zone), functions
+        self.context, self.functions = Context(source, zone), functions
         self.leaf = leaf
         self._variables: dict[int, Scalar] = {}
         """The variables of the lambdas around, by id."""
@@ -695,7 +695,7 @@ def _precise(over: Expressions, node: Node) -> Scalar:
 def _users(over: Expressions, node: Node) -> Scalar:
     """A function in Python. It must be declared, so that each worker has it."""
     name = str(node.fields["name"])
-    function = over._functions.get(name.lower())
+    function = over.functions.get(name.lower())
     if function is None:
         raise over.context.unsupported(node.place, f"the Python function {name}()", "Declare it: app.function(f).")
     return call_of_users(over.context, node.place, function, over.all(node.children))

@@ -213,7 +213,7 @@ def _without_duplicates(translation: Translation, node: Node) -> Relation:
 
 
 def _union(translation: Translation, node: Node) -> Relation:
-    parts = []
+    parts: list[Relation] = []
     for one in node.children:
         rows = translation.exact(translation.relation(one), one.output)
         parts += rows.inputs if isinstance(rows.op, UnionOp) else [rows]

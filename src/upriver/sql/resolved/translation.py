@@ -148,9 +148,8 @@ class Translation:
     def _is_written(self, cast: Node) -> bool:
         """Whether the SQL has a cast. One that Spark has added has the place of the expression around."""
         (value,) = cast.children
-        if None in (cast.place, cast.end, value.place, value.end):
+        if cast.place is None or cast.end is None or value.place is None or value.end is None:
             return False
-        assert cast.place is not None and cast.end is not None and value.place is not None and value.end is not None
         before = self.source.sql[cast.place : value.place]
         behind = self.source.sql[value.end + 1 : cast.end + 1]
         return _CAST_BEFORE.fullmatch(before) is not None or behind.lstrip().startswith("::")
