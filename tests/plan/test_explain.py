@@ -99,7 +99,7 @@ def test_what_is_told_is_what_is_planned(name: str) -> None:
             ["the latest row of each (stock.shop, stock.item)", "more than the primary key (stock.shop, stock.item)"],
         ),
         ("top of all", ["all rows in one place", "v/1 needs its rows in one place"]),
-        ("union by a computed key", ["and (((sales.amount + 1))) is computed"]),
+        ("union by a computed key", ["and ((sales.amount + 1)) is computed"]),
         ("greatest group by a computed key", ["fewer rows are exchanged here than before"]),
     ],
 )

@@ -137,6 +137,7 @@ TIMES = {
     for table in (
         TableSpec("starts", pa.schema([("k", TEXT), ("at", pa.timestamp("us", "UTC")), ("x", INT)]), ("k",)),
         TableSpec("ends", pa.schema([("k", TEXT), ("until", BERLIN)]), ("k",), ("until",), ("k",)),
+        TableSpec("begins", pa.schema([("k", TEXT), ("at", BERLIN), ("x", INT)]), ("k",)),
         TableSpec("marks", pa.schema([("until", BERLIN), ("y", INT)]), ("until",)),
     )
 }
@@ -144,13 +145,23 @@ SPANS = "SELECT e.until, s.x FROM starts s JOIN ends e ON s.k = e.k AND s.at = e
 
 
 @pytest.mark.parametrize(
-    ("sql", "key"),
-    [(SPANS, ("x", "until")), (f"SELECT d.x, m.y FROM ({SPANS}) d JOIN marks m ON d.until = m.until", "x")],
+    ("sql", "key", "table"),
+    [
+        (SPANS.replace("starts", "begins"), ("x", "until"), "begins"),
+        (f"SELECT d.x, m.y FROM ({SPANS}) d JOIN marks m ON d.until = m.until", "x", "starts"),
+    ],
     ids=["of the consumer's key", "of the key of a producer that rows are exchanged to"],
 )
-def test_a_column_of_another_type_is_no_trace(sql: str, key: str | tuple[str, ...]) -> None:
+def test_a_column_of_another_type_is_no_trace(sql: str, key: str | tuple[str, ...], table: str) -> None:
+    """A view has times in the session's time zone, whatever the zones of its tables."""
     plan = declare_view("v", sql, key, TIMES, {}, SharedAnalyser(TIMES))
-    assert "starts.x, starts.at is of another type in table starts" in (why_untraced(plan) or "")
+    assert f"{table}.x, {table}.at is of another type in table {table}" in (why_untraced(plan) or "")
+
+
+def test_a_column_of_the_views_type_is_a_trace() -> None:
+    plan = declare_view("v", SPANS, ("x", "until"), TIMES, {}, SharedAnalyser(TIMES))
+    (trace,) = traces(plan, "v", 0) or ()
+    assert told(trace) == "starts(x,at) -> k"
 
 
 def test_a_view_that_exchanges_nothing_needs_no_traces() -> None:
