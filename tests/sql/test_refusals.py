@@ -107,7 +107,7 @@ a hash of INTERVAL DAY TO SECOND | ^hash(d - d)
 typeof() of an interval | ^typeof(n - d)
 unix_timestamp() by 'QQ' | ^unix_timestamp(s, 'QQ')
 '\\\\' in a LIKE pattern, before anything but %, _ or itself, | s ^LIKE 'a\\\\b'
-a value of type ALIAS | ^s COLLATE UTF8_LCASE
+a value of the type that collate() gives | ^s COLLATE UTF8_LCASE
 round() of DOUBLE to 16 places | ^round(x, 16)
 round() of FLOAT to 0 places | ^round(f)
 pmod() of DOUBLE and DOUBLE | ^pmod(x, i)

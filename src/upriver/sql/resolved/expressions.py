@@ -172,7 +172,7 @@ class Expressions:
 
     def _untyped(self, node: Node) -> Exception:
         """The error for a value of a type that no column has here: of its part that brings the type in."""
-        inner = next((one for one in node.children if one.type is None), None)
+        inner = next((one for one in node.children if one.type is None and one.kind != "ResolvedCollation"), None)
         written = node.fields.get("dataType")
         if inner is not None and written is None:
             return self._untyped(inner)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from upriver.plan.plan import JoinKind
 from upriver.plan.relation import Relation, Scalar
-from upriver.plan.source import ELSEWHERE
+from upriver.plan.source import ELSEWHERE, FrameSource
 from upriver.sql.logic import is_null_test, not_null_test
 from upriver.sql.one_row import only_row
 from upriver.sql.pushdown import filtered
@@ -40,7 +40,7 @@ _EXISTENCE, _SINGLE = "ExistenceJoin", "LeftSingle"
 
 
 def _join(translation: Translation, node: Node) -> Relation:
-    kind = node.fields["joinType"]
+    kind, place = node.fields["joinType"], _place(translation, node)
     if kind in ("LeftSemi", "LeftAnti") or kind[0] == _EXISTENCE:
         node = without_domain(node)
     if kind != "Inner":
@@ -52,15 +52,27 @@ def _join(translation: Translation, node: Node) -> Relation:
     if isinstance(kind, list):
         kind, *of = kind
         if kind == _EXISTENCE:
-            return _with_existence(_Division(translation, left, right, asked, node.place), of[0])
+            return _with_existence(_Division(translation, left, right, asked, place), of[0])
     if kind == _SINGLE:
-        return _with_single(translation, left, right, asked, node.place)
+        return _with_single(translation, left, right, asked, place)
     if kind not in KINDS:
         raise translation.source.unsupported(node.place, f"a join that is {kind}", ELSEWHERE)
     if KINDS[kind] is JoinKind.ANTI and any(map(_is_null_aware, asked)):
-        division = _Division(translation, left, right, asked, node.place)
-        return union([projected(part, kept(left), None) for part in division.parts().false], node.place)
-    return joined(translation, KINDS[kind], left, right, asked, node.place)
+        division = _Division(translation, left, right, asked, place)
+        return union([projected(part, kept(left), None) for part in division.parts().false], place)
+    return joined(translation, KINDS[kind], left, right, asked, place)
+
+
+def _place(translation: Translation, node: Node) -> int | None:
+    """That of the table of the right side: Spark gives a join the place of the whole query."""
+    place = node.place
+    if isinstance(translation.source, FrameSource):
+        return place
+    side = node.children[1]
+    while side.children:
+        place = place if side.place is None else side.place
+        side = side.children[0]
+    return place if side.place is None else side.place
 
 
 def _attached(

@@ -29,6 +29,22 @@ _WITH_STATE = frozenset({"Aggregate", "Join", "Window", "Distinct", "Deduplicate
 """Operators whose rows cost state or a move between workers."""
 _OF_SPARK = re.compile(r"_groupingexpression|_w\d+|_we\d+")
 """Names that Spark gives to what it computes ahead of groups and of window functions."""
+_AROUND = frozenset({"AggregateExpression", "Alias", "Between"})
+"""Classes that are shown as their first operand."""
+_SIGNS = {
+    "Add": "+",
+    "And": "AND",
+    "Divide": "/",
+    "EqualTo": "=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "Multiply": "*",
+    "Or": "OR",
+    "Remainder": "%",
+    "Subtract": "-",
+}
 _CAST_BEFORE = re.compile(r"(?:TRY_)?CAST\s*\(\s*", re.IGNORECASE)
 
 
@@ -139,11 +155,24 @@ class Translation:
             (node,) = node.children
         if node.is_column:
             return self.name(node)
-        text = node.name or node.kind.lower()
         if node.place is not None and node.end is not None:
             text = self.source.sql[node.place : node.end + 1]
+        else:
+            text = self._spelled(node)
         text = " ".join(text.replace('"', "").replace("`", "").split())
         return text if len(text) <= NAME_CHARS_MAX else f"{text[:NAME_CHARS_MAX]}..."
+
+    def _spelled(self, node: Node) -> str:
+        """An expression that has no text here, such as one of a view that this view reads."""
+        if node.kind == "Literal":
+            return str(node.fields["value"])
+        operands = [self.worded(one) for one in node.children]
+        if node.kind in _AROUND and operands:
+            return operands[0]
+        sign = _SIGNS.get(node.kind)
+        if sign is not None:
+            return f" {sign} ".join(operands)
+        return f"{node.name or node.kind.lower()}({', '.join(operands)})"
 
     def _is_written(self, cast: Node) -> bool:
         """Whether the SQL has a cast. One that Spark has added has the place of the expression around."""
