@@ -67,9 +67,9 @@ def test_a_plan_has_the_functions_that_it_calls_and_explain_says_what_they_cost(
     ("error", "sql", "said"),
     [
         (UnsupportedSql, "SELECT k, double_of(s) AS d FROM t", "STRING as an argument of double_of() that is DOUBLE"),
-        (UnsupportedSql, "SELECT double_of(c) AS k FROM VALUES (double_of(1)) AS u(c)", "a function of your own in VALUES"),
+        (DeclarationError, "SELECT double_of(c) AS k FROM VALUES (double_of(1)) AS u(c)", "INVALID_INLINE_TABLE"),
         (DeclarationError, "SELECT k, double_of(v, v) AS d FROM t", "It is declared with 1 arguments"),
-        (UnsupportedSql, "SELECT k, other(v) AS d FROM t", "the function other()"),
+        (DeclarationError, "SELECT k, other(v) AS d FROM t", "UNRESOLVED_ROUTINE"),
     ],
 )  # fmt: skip
 def test_a_wrong_call_is_refused(error: type[Exception], sql: str, said: str) -> None:

@@ -16,13 +16,13 @@ INNER = "SELECT k, x FROM t"
 
 # The place is marked with a caret.
 UNROUTABLE = [
-    "SELECT k, n FROM (SELECT max(k) AS k, count(*) AS n FROM t\nGROUP BY ROLLUP(^tags))",
+    "SELECT k, n FROM (SELECT max(k) AS k, count(*) AS n FROM t\n^GROUP BY ROLLUP(tags))",
     "SELECT k FROM (SELECT 1 AS k, count(*) AS n FROM t GROUP BY ^gap)",
-    "SELECT count(x) AS k FROM (SELECT DISTINCT\n  ^gap, tags FROM t) GROUP BY x",
-    "SELECT tags FROM t\nEXCEPT ALL\n SELECT ^tags FROM u",
-    "SELECT k FROM (\n SELECT k, rank() OVER (PARTITION BY ^tags ORDER BY x) AS r FROM t) WHERE r < 3",
-    "SELECT t.k FROM t\nJOIN u ON ^t.tags = u.tags",
-    "SELECT k FROM t\nWHERE ^tags IN (SELECT tags FROM u)",
+    "SELECT count(x) AS k FROM (^SELECT DISTINCT\n  gap, x FROM t) GROUP BY x",
+    "^SELECT gap FROM t\nEXCEPT ALL\n SELECT gap FROM u",
+    "SELECT k FROM (\n SELECT k, ^rank() OVER (PARTITION BY gap ORDER BY x) AS r FROM t) WHERE r < 3",
+    "SELECT t.k FROM t\nJOIN u ON ^t.gap = u.gap",
+    "^SELECT k FROM t\nWHERE gap IN (SELECT gap FROM u)",
 ]
 
 
