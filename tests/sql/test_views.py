@@ -20,7 +20,7 @@ UNROUTABLE = [
     "SELECT k FROM (SELECT 1 AS k, count(*) AS n FROM t GROUP BY ^gap)",
     "SELECT count(x) AS k FROM (^SELECT DISTINCT\n  gap, x FROM t) GROUP BY x",
     "^SELECT gap FROM t\nEXCEPT ALL\n SELECT gap FROM u",
-    "SELECT k FROM (\n ^SELECT k, rank() OVER (PARTITION BY gap ORDER BY x) AS r FROM t) WHERE r < 3",
+    "SELECT k FROM (\n SELECT k, ^rank() OVER (PARTITION BY gap ORDER BY x) AS r FROM t) WHERE r < 3",
     "SELECT t.k FROM t\nJOIN u ON ^t.gap = u.gap",
     "^SELECT k FROM t\nWHERE gap IN (SELECT gap FROM u)",
 ]

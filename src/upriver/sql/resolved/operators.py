@@ -145,7 +145,7 @@ def _sorted(translation: Translation, sort: Node, above: Sequence[Node]) -> tupl
     order = sort.fields["order"]
     rows = attached(translation, translation.relation(sort.children[0]), order)
     over = translation.over(rows)
-    values = [sortable(translation, one.children[0], over) for one in order]
+    values = [sortable(translation, one.children[0], over, one.place) for one in order]
     rows, names = with_values(rows, values, translation.taken)
     for node in reversed(above):
         if node.kind == "Project":
@@ -174,13 +174,15 @@ def _least(rows: Relation, order: tuple[Order, ...], count: int, place: int | No
     return Relation(TopKOp((), order, count, Ranking.ROW_NUMBER, None), (rows,), rows.schema, place)
 
 
-def sortable(translation: Translation, node: Node, over: Expressions) -> Output:
-    """A value to sort, or to partition, by. Raises UnsupportedSql for one of a type without an order."""
+def sortable(translation: Translation, node: Node, over: Expressions, around: int | None) -> Output:
+    """A value to sort, or to partition, by. around: the place of the clause; that of a column is any of its uses.
+    Raises UnsupportedSql for one of a type without an order."""
     value = over.of(node)
     if is_null(value.type):
         value = null(pa.int32())
     if not is_ordered(value.type):
-        raise translation.source.unsupported(node.place, f"sorting by {typed_name(value)}", ELSEWHERE)
+        place = around if node.is_column else node.place
+        raise translation.source.unsupported(place, f"sorting by {typed_name(value)}", ELSEWHERE)
     return Output(translation.worded(node), value)
 
 
@@ -189,7 +191,7 @@ def order_key(translation: Translation, node: Node, over: Expressions | None) ->
     nulls_first, descending = node.fields["nullOrdering"] == "NullsFirst", node.fields["direction"] == "Descending"
     if over is None:
         return OrderKey(null(node.children[0].type), "", descending, nulls_first)
-    key = sortable(translation, node.children[0], over)
+    key = sortable(translation, node.children[0], over, node.place)
     return OrderKey(key.value, key.name, descending, nulls_first)
 
 

@@ -88,7 +88,7 @@ def _function(translation: Translation, alias: Node, over: Expressions, sorted_b
     """One function. sorted_by: the order of the rows, if the function has none itself."""
     (window,) = alias.children
     function, spec = window.fields["windowFunction"], window.fields["windowSpec"]
-    partition = tuple(sortable(translation, one, over) for one in spec.fields["partitionSpec"])
+    partition = tuple(sortable(translation, one, over, window.place) for one in spec.fields["partitionSpec"])
     order = tuple(order_key(translation, one, over) for one in spec.fields["orderSpec"] or sorted_by)
     call, values = _call(translation, function, over)
     if function.kind in (CALL, "NthValue"):
