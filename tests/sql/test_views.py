@@ -43,7 +43,7 @@ def test_rows_that_nothing_can_route_are_refused_at_their_place(marked: str) -> 
 )
 def test_a_fault_of_ours_names_the_view_and_has_its_sql(cause: Exception) -> None:
     class Faulty(SharedAnalyser):
-        def analysed(self, name: str, sql: str, views: Mapping[str, str]) -> Analysed:
+        def analysed(self, name: str, sql: str, views: Mapping[str, str | None]) -> Analysed:
             raise cause
 
     with pytest.raises(ProtocolError, match=f"view 'v' cannot be declared, by a fault of Upriver.*{cause}") as raised:
@@ -53,7 +53,7 @@ def test_a_fault_of_ours_names_the_view_and_has_its_sql(cause: Exception) -> Non
 
 def test_an_error_of_the_cluster_stays_one() -> None:
     class Busy(SharedAnalyser):
-        def analysed(self, name: str, sql: str, views: Mapping[str, str]) -> Analysed:
+        def analysed(self, name: str, sql: str, views: Mapping[str, str | None]) -> Analysed:
             raise NotReady("Spark is gone")
 
     with pytest.raises(ClusterError, match=r"^Spark is gone$"):
