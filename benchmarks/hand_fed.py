@@ -33,7 +33,7 @@ from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.frames import SparkSession
 from upriver.spark.host import WorkerHost
 from upriver.spark.ingest import EpochLog
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 from upriver.vnodes import VNODES_DEFAULT, VnodeMap
 

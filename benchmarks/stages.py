@@ -27,7 +27,7 @@ from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.ingest import Layout
 from upriver.spark.runs import Lot, SparkRows, write_runs
 from upriver.spark.session import local_session
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 from upriver.vnodes import VNODES_DEFAULT
 
 EVENTS = TableSpec(TABLE, SCHEMA, ("k",))

@@ -28,7 +28,7 @@ from simulator.tables import (
 from upriver.plan.plan import DataflowPlan
 from upriver.plan.retention import Retain
 from upriver.protocol.strategies import Strategy
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ import pyarrow as pa
 import upriver.errors
 from upriver.errors import UpriverError
 from upriver.plan.plan import TableSpec, UserFunction
-from upriver.sql.resolved.views import Analysed
+from upriver.sql.views import Analysed
 
 START_S_MAX = 120.0
 """Seconds that the process has to start."""

@@ -61,7 +61,7 @@ from upriver.spark.sources import check_stream, check_trigger
 from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_of_keys
 from upriver.spark.user_functions import Returns, declare_function
 from upriver.spark.view_frames import ViewFrames
-from upriver.sql.resolved.views import MAP_OF, declare, mapped_view
+from upriver.sql.views import MAP_OF, declare, mapped_view
 from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import VNODES_DEFAULT
 

@@ -17,7 +17,7 @@ from simulator.dataflow_world import DataflowWorld
 from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import TableSpec
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 
 SPEC = ShopSpec(0.001)
 MAY_BE_EMPTY = frozenset({"in groups", "idle", "six tables"})

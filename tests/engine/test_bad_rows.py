@@ -23,7 +23,7 @@ from upriver.engine.expressions import Evaluator
 from upriver.ids import Epoch
 from upriver.lake.lake import Lake as Files
 from upriver.lake.rejected import Rejected
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 
 EVALUATOR = Evaluator()
 TYPER = SharedAnalyser(TABLES)

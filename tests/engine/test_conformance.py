@@ -29,7 +29,7 @@ from upriver.errors import UserError
 from upriver.plan.explain import why_full
 from upriver.plan.plan import DataflowPlan
 from upriver.plan.schemas import EVERYTHING_KEY
-from upriver.sql.resolved.views import compile_view, declare_view
+from upriver.sql.views import compile_view, declare_view
 
 MOVES_ODDS = 0.1
 """How likely keys move at a point at which they may: there are hundreds of such points in a join."""

@@ -15,7 +15,7 @@ from upriver.engine.macros import CHARS_MAX
 from upriver.errors import RowError
 from upriver.plan.explain import explain, render
 from upriver.plan.plan import TableSpec
-from upriver.sql.nested_values import ELEMENTS_MAX
+from upriver.sql.functions.nested_values import ELEMENTS_MAX
 
 ROWS = TableSpec(
     "t",

@@ -11,7 +11,7 @@ from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import DataflowPlan
 from upriver.runtime.worker import warm_up
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 from upriver.state.indexes import HashTable
 from upriver.state.vectors import Vector
 

@@ -35,7 +35,7 @@ from upriver.protocol.coordinator_events import (
     ForgetCheckpoints,
     PublishCheckpoint,
 )
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 from upriver.state.checkpoint import CheckpointPlace, FoundCheckpoints
 from upriver.state.failure import ViewFailure
 

@@ -23,7 +23,7 @@ from upriver.partial.partial_region import PartialRegion
 from upriver.partial.rules import ALL_RULES
 from upriver.plan.explain import why_full
 from upriver.plan.plan import DataflowPlan, LakeEdge, TableSpec
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 
 MOST = 2**63 - 1
 SCHEMA = pa.schema([("k", pa.int64()), ("x", pa.int64()), ("s", pa.string())])

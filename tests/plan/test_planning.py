@@ -39,7 +39,7 @@ from upriver.plan.plan import (
 from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
 from upriver.plan.routing import found_in, routings
-from upriver.sql.resolved.views import compile_view
+from upriver.sql.views import compile_view
 
 EVALUATOR = Evaluator()
 WEATHER = TableSpec(

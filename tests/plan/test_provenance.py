@@ -30,7 +30,7 @@ from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, Per, Scan, S
 from upriver.plan.planning import plan_regions
 from upriver.plan.provenance import KeyTrace, lake_edges, trace_edges, traces, why_untraced
 from upriver.plan.relation import Relation
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 
 EVALUATOR = Evaluator()
 

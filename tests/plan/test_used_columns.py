@@ -6,7 +6,7 @@ import pytest
 from simulator.shared_analyser import SharedAnalyser
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.used_columns import with_used_columns
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 
 COLUMNS = {"k": pa.int32(), "n": pa.int32(), "m": pa.int32(), "t": pa.string()}
 QUERIES = [

@@ -16,7 +16,7 @@ from simulator.scenarios import HARSH, ClusterScenario
 from simulator.shared_analyser import SharedAnalyser
 from simulator.tables import TABLES
 from upriver.plan.plan import DataflowPlan
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 
 VIEWS, LEVELS = 3, 2
 SMALL = ClusterScenario(weights={**HARSH, "sizes": (0, 1, 3)}, failing_share=0.0, retained_share=0.0, steps=100)

@@ -25,7 +25,7 @@ from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.leaves import Leaves
 from upriver.spark.tables import table_as_of
 from upriver.spark.view_frames import ViewFrames
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 
 pytestmark = pytest.mark.spark

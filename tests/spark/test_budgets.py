@@ -15,7 +15,7 @@ from upriver.settings import MEMORY_BUDGET_MIN
 from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.declared_tables import StartedSource
 from upriver.spark.running_app import AppConfig, RunningApp
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 from upriver.worker.memory import fixed_bytes
 
 pytestmark = pytest.mark.spark

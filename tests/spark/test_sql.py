@@ -9,7 +9,7 @@ from sql_kit import projection_of, spec
 from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError, UnsupportedSql
 from upriver.spark.analyser import SparkAnalyser
-from upriver.sql.resolved.views import CompiledView, compile_view
+from upriver.sql.views import CompiledView, compile_view
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,7 @@ from upriver.errors import DeclarationError, UnsupportedSql
 from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.schema import arrow_schema
 from upriver.spark.session import NEEDED, ZONE, checked_settings
-from upriver.sql.resolved.views import compile_view
+from upriver.sql.views import compile_view
 from upriver.zones import zone_info, zone_name
 
 pytestmark = pytest.mark.spark

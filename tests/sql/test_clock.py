@@ -7,7 +7,7 @@ from simulator.shared_analyser import SharedAnalyser
 from upriver.errors import UnsupportedSql
 from upriver.plan.clock import ClockOp
 from upriver.plan.plan import DataflowPlan, TableSpec
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 
 SCHEMA = [("k", pa.int32()), ("at", pa.timestamp("us", "UTC")), ("d", pa.date32()), ("s", pa.string())]
 TABLES = {"t": TableSpec("t", pa.schema(SCHEMA), ("k",)), "u": TableSpec("u", pa.schema(SCHEMA), ("k",))}

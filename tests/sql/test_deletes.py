@@ -7,7 +7,7 @@ from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.expressions import Evaluator
 from upriver.errors import UserError
 from upriver.plan.plan import TableSpec
-from upriver.sql.resolved.views import deletion
+from upriver.sql.views import deletion
 
 SCHEMA = pa.schema(
     [

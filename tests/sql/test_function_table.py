@@ -11,8 +11,8 @@ from function_page import PAGE, page
 from sql_kit import spec
 
 from simulator.shared_analyser import SharedAnalyser
-from upriver.sql.function_table import CHANGING, REFUSED, TABLE
-from upriver.sql.signatures import Function
+from upriver.sql.functions.signatures import Function
+from upriver.sql.functions.table import CHANGING, REFUSED, TABLE
 
 ALL = [function for functions in TABLE.values() for function in functions]
 

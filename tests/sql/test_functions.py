@@ -8,8 +8,8 @@ from awkward_rows import numbers, rows
 from random_guards import NESTED, POSITIONS, casts_taken, draws, expressions, guarded
 from sql_kit import local_view, spec
 
-from upriver.sql.function_table import TABLE
-from upriver.sql.resolved.expressions import RULES
+from upriver.sql.expressions import RULES
+from upriver.sql.functions.table import TABLE
 
 MADE = {"KnownNotNull", "KnownNullable", "NamedLambdaVariable", "OuterReference", "PreciseTimestampConversion"}
 MADE |= {"AtLeastNNonNulls", "PythonUDF", "ScalarSubquery", "TempResolvedColumn", "TimeAdd"}

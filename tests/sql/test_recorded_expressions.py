@@ -20,7 +20,7 @@ from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError
 from upriver.plan.plan import Projection
 from upriver.plan.types import same_type
-from upriver.sql.signatures import RAISES as ALWAYS_RAISES
+from upriver.sql.functions.signatures import RAISES as ALWAYS_RAISES
 
 EVALUATOR = Evaluator()
 read_once, answers_once, functions = cache(read_file), cache(read_answers), cache(function_of_each)

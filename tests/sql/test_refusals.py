@@ -10,7 +10,7 @@ from sql_kit import local_plan, local_view, projection_of, spec
 from simulator.shared_analyser import SharedAnalyser
 from upriver.errors import UnsupportedSql
 from upriver.plan.plan import FilterOp
-from upriver.sql.resolved.views import CompiledView, compile_view
+from upriver.sql.views import CompiledView, compile_view
 
 TABLE = spec(
     "t",

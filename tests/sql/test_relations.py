@@ -28,7 +28,7 @@ from upriver.plan.plan import (
     WindowOp,
 )
 from upriver.plan.relation import Relation
-from upriver.sql.resolved.views import CompiledView, compile_view
+from upriver.sql.views import CompiledView, compile_view
 
 TABLES = tables()
 Found = TypeVar("Found", bound=Op)
@@ -311,7 +311,7 @@ def walked(relation: Relation) -> list[Relation]:
 
 def states(relation: Relation) -> list[str]:
     """What keeps rows, from the root down, without the numbers of columns of one name."""
-    return [re.sub(r"_\d+'", "'", str(op)) for op in found(relation, Op) if isinstance(op, AggregateOp | JoinOp)]
+    return [re.sub(r"_\d+'", "'", str(one.op)) for one in walked(relation) if isinstance(one.op, AggregateOp | JoinOp)]
 
 
 # Views over views, and WITH

@@ -19,7 +19,7 @@ from upriver.lake.control import ControlRecord
 from upriver.plan.explain import explain, render
 from upriver.plan.plan import DataflowPlan, FunctionForm, UserFunction
 from upriver.protocol.plans import plan_from_json, plan_to_json
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 from upriver.vnodes import Placement
 
 T = spec("t", pa.schema([("k", pa.int32()), ("v", pa.float64()), ("s", pa.string())]))

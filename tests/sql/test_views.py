@@ -8,7 +8,7 @@ import pytest
 from simulator.shared_analyser import SharedAnalyser
 from upriver.errors import ClusterError, NotReady, ProtocolError, UnsupportedSql
 from upriver.plan.plan import TableSpec
-from upriver.sql.resolved.views import Analysed, declare_view
+from upriver.sql.views import Analysed, declare_view
 
 FIELDS = [("k", pa.int64()), ("tags", pa.map_(pa.string(), pa.int64())), ("gap", pa.duration("s")), ("x", pa.int64())]
 TABLES = {name: TableSpec(name, pa.schema(FIELDS), ("k",)) for name in ("t", "u")}

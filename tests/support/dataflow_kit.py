@@ -13,7 +13,7 @@ from simulator.shared_analyser import SharedAnalyser
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
-from upriver.sql.resolved.views import compile_view
+from upriver.sql.views import compile_view
 
 INT, LONG, TEXT, REAL = pa.int32(), pa.int64(), pa.string(), pa.float64()
 

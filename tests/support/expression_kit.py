@@ -12,8 +12,8 @@ from upriver.engine.expressions import Evaluator
 from upriver.engine.operators.operator import ExpressionEvaluator
 from upriver.errors import RowError
 from upriver.plan.plan import Projection
-from upriver.sql.resolved.views import Analyser, compile_view
-from upriver.sql.tries import or_null
+from upriver.sql.functions.tries import or_null
+from upriver.sql.views import Analyser, compile_view
 
 BEYOND = re.compile(
     "no UTF-8|too far to compute with|end of its range|outside the years 1 to 9999|not in timestamp range|"

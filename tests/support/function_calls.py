@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from upriver.sql.function_table import TABLE
-from upriver.sql.signatures import Function, OperandKind
+from upriver.sql.functions.signatures import Function, OperandKind
+from upriver.sql.functions.table import TABLE
 
 BY_KIND: Mapping[OperandKind, Sequence[str]] = {
     OperandKind.STRING: ("s", "u", "k"),

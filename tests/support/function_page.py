@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from upriver.plan.types import spark_name
-from upriver.sql.function_table import REFUSED, TABLE
-from upriver.sql.signatures import Function, OperandKind
+from upriver.sql.functions.signatures import Function, OperandKind
+from upriver.sql.functions.table import REFUSED, TABLE
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "functions.md"
 _HEAD = """# Functions

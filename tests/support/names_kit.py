@@ -11,8 +11,8 @@ from importlib import import_module
 
 from sqlglot.dialects import DuckDB, Postgres, Spark
 
-from upriver.sql.aggregates import AGGREGATES
-from upriver.sql.function_table import FUNCTIONS, REFUSED
+from upriver.sql.functions.aggregates import AGGREGATES
+from upriver.sql.functions.table import FUNCTIONS, REFUSED
 
 MODULES = {"np": "numpy", "pc": "pyarrow.compute", "F": "pyspark.sql.functions", "table": "pyarrow.Table"}
 LIBRARIES = ("builtins", "collections", "datetime", "pyarrow", "pyarrow.flight", "pyspark.sql", "pyspark.sql.types")

@@ -20,11 +20,11 @@ from simulator.shared_analyser import SharedAnalyser
 from upriver.errors import UserError
 from upriver.plan.source import Source
 from upriver.plan.types import spark_name
-from upriver.sql.function_table import TABLE
-from upriver.sql.resolved.expressions import RULES as OPERATORS
-from upriver.sql.resolved.translation import Translation
-from upriver.sql.resolved.tree import Node, read
-from upriver.sql.resolved.views import RULES
+from upriver.sql.expressions import RULES as OPERATORS
+from upriver.sql.functions.table import TABLE
+from upriver.sql.translation import Translation
+from upriver.sql.tree import TreeNode, read
+from upriver.sql.views import RULES
 
 # ruff: noqa: E501  queries are easier to read on one line
 
@@ -123,7 +123,7 @@ _BATCH = 60
 _ANALYSER = SharedAnalyser({"rows_": SPEC})
 
 
-def _trees(listed: Sequence[str]) -> Mapping[str, Node]:
+def _trees(listed: Sequence[str]) -> Mapping[str, TreeNode]:
     """The expressions that Spark takes, as it has analysed them: each as a projection of it alone."""
     query = f"SELECT {', '.join(f'{text} AS e{place}' for place, text in enumerate(listed))} FROM rows_"
     try:
@@ -137,14 +137,14 @@ def _trees(listed: Sequence[str]) -> Mapping[str, Node]:
     return found
 
 
-def _all_trees(listed: Sequence[str]) -> Mapping[str, Node]:
-    found: dict[str, Node] = {}
+def _all_trees(listed: Sequence[str]) -> Mapping[str, TreeNode]:
+    found: dict[str, TreeNode] = {}
     for start in range(0, len(listed), _BATCH):
         found |= _trees(listed[start : start + _BATCH])
     return found
 
 
-def _is_translated(tree: Node) -> bool:
+def _is_translated(tree: TreeNode) -> bool:
     try:
         Translation(Source("", ""), "UTC", {"rows_": SPEC}, {}, RULES).relation(tree)
     except UserError:
@@ -164,7 +164,7 @@ def casts_taken() -> Sequence[str]:
     return [text for text, tree in _all_trees(CASTS).items() if _is_translated(tree)]
 
 
-def _constructs(tree: Node) -> frozenset[str]:
+def _constructs(tree: TreeNode) -> frozenset[str]:
     """The operators of an expression by Catalyst's class, and its casts of columns by their types."""
     found: set[str] = set()
     for node in tree.fields["projectList"][0].walk():

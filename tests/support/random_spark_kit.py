@@ -22,7 +22,7 @@ from upriver.errors import RowError, UserError
 from upriver.plan.plan import DataflowPlan
 from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.leaf_plans import LeafPlans
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.views import declare_view
 
 EPOCHS = 2
 TICKS = (0, 240_000_000, 300_000_001, 3_660_000_000, 86_400_000_000)

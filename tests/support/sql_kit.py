@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import DataflowPlan, FilterOp, LakeEdge, Projection, ProjectOp, TableSpec, ViewStore
-from upriver.sql.resolved.views import Analyser, CompiledView, compile_view, declare_view
+from upriver.sql.views import Analyser, CompiledView, compile_view, declare_view
 
 
 def spec(name: str, schema: pa.Schema) -> TableSpec:

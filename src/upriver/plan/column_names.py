@@ -100,3 +100,17 @@ def inlined(expression: str, texts: Mapping[str, str], chars_max: int) -> str | 
 
 def _operand(text: str) -> str:
     return text if plain_column(text) is not None else f"({text})"
+
+
+NAME_CHARS_MAX = 60
+"""Characters of a column name that is made from an expression."""
+
+
+def unique(wanted: str, taken: set[str]) -> str:
+    """The name, or a similar one if it is ``taken`` (lower case); it is added to ``taken``."""
+    name, number = wanted, 0
+    while name.lower() in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    taken.add(name.lower())
+    return name

@@ -9,7 +9,7 @@ ComputeCurrentTime makes the clock a constant. ReplaceExpressions loses the clas
 RewriteDistinctAggregates and DecimalAggregates spread one aggregate over several. PropagateEmptyRelation folds tables
 that are empty now.
 
-Leaves (:mod:`upriver.sql.resolved.leaves`) are written without their pickled functions, which have the app's token. Of
+Leaves (:mod:`upriver.sql.leaves`) are written without their pickled functions, which have the app's token. Of
 a user's function, the text has what PySpark has pickled, in base64.
 """
 
@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import DataFrame, SparkSession
 
 from upriver.spark.session import java_class
-from upriver.sql.resolved.leaves import LEAF_PREFIX
+from upriver.sql.leaves import LEAF_PREFIX
 
 _CATALYST = "org.apache.spark.sql.catalyst."
 ROUNDS_MAX = 30
@@ -67,7 +67,7 @@ class PlanWalker:
         """The plan of a DataFrame, as JSON, after all rules, which are applied in rounds until nothing changes.
 
         sql: the text of the query, if it has one: only what is written there has a place. A plan is read again by
-        :func:`upriver.sql.resolved.tree.read`. Raises Spark's error if a rule fails.
+        :func:`upriver.sql.tree.read`. Raises Spark's error if a rule fails.
         """
         self._sessions.setActiveSession(frame.sparkSession._jsparkSession)  # rules read its settings
         plan = frame._jdf.queryExecution().analyzed()

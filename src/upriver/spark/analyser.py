@@ -18,7 +18,7 @@ from upriver.spark.analysed_plans import PlanWalker
 from upriver.spark.schema import in_arrow, parts
 from upriver.spark.session import ZONE, check_session, checked_settings, java_class, unlogged
 from upriver.spark.user_functions import check_function_name, register_functions
-from upriver.sql.resolved.views import Analysed
+from upriver.sql.views import Analysed
 
 FILES_AS_TABLES = "spark.sql.runSQLOnFiles"
 """Spark's setting by which ``FROM parquet.`path` `` reads a file. To analyse that, Spark would open it."""

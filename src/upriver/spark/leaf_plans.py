@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from upriver.ids import Epoch
 from upriver.spark.session import java_class
-from upriver.sql.resolved.leaves import LEAF_PREFIX
+from upriver.sql.leaves import LEAF_PREFIX
 
 _KNOWN: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 """By the gateway to a JVM: the methods of the class there."""

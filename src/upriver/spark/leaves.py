@@ -2,7 +2,7 @@
 
 A leaf's plan is a map in Arrow over the numbers of its partitions. It is made in the app's own session and given to
 the user's, so no catalog knows it, and it costs no Python process. The name of its function says which app's and which
-table or view it is (:mod:`upriver.sql.resolved.leaves`).
+table or view it is (:mod:`upriver.sql.leaves`).
 
 A task asks the process of the driver where the rows are. There one server answers for all apps, from the first leaf
 on. While an app does not run, its tasks get NotReady. They get it in the task and not while Spark plans: Spark would

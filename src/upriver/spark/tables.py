@@ -46,7 +46,7 @@ from upriver.spark.leaf_plans import numbered
 from upriver.spark.runs import Lot, check_columns, rewrite_runs
 from upriver.spark.schema import arrow_schema, spark_arrow_schema
 from upriver.spark.session import cancel_jobs, jobs_described, map_in_arrow, unless_stopped
-from upriver.sql.resolved.views import deletion
+from upriver.sql.views import deletion
 from upriver.vnodes import VnodeGroup, hashes_in
 
 Columns = str | Sequence[str]

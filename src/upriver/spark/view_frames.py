@@ -25,7 +25,7 @@ from upriver.spark.leaf_plans import frame_of, leaf_name
 from upriver.spark.leaves import Leaves
 from upriver.spark.session import ZONE, checked_settings
 from upriver.spark.tables import table_as_of
-from upriver.sql.resolved.leaves import LEAF_PREFIX
+from upriver.sql.leaves import LEAF_PREFIX
 
 
 class ViewFrames:

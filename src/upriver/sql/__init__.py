@@ -1,1 +1,1 @@
-"""Spark SQL in, relational algebra out; refusals."""
+"""Spark's analysed plan in, relational algebra out; refusals."""

@@ -6,10 +6,9 @@ from dataclasses import replace
 import pyarrow as pa
 
 from upriver.plan.clock import ClockColumn, ClockOp
-from upriver.plan.column_names import plain_columns, quoted
+from upriver.plan.column_names import plain_columns, quoted, unique
 from upriver.plan.plan import ProjectOp
 from upriver.plan.relation import Relation
-from upriver.sql.scope import unique
 
 
 def clocked(rows: Relation, op: ClockOp, place: int | None) -> Relation:

@@ -1,98 +1,50 @@
-"""Generators: functions that make several rows of one, such as explode().
+"""Generators: explode and its kin, in LATERAL VIEW, in SELECT, and in FROM."""
 
-They stand in LATERAL VIEW, in FROM behind LATERAL, in FROM by themselves, and in SELECT. Each is an operator behind the
-rows that it is applied to (:class:`upriver.plan.plan.ExplodeOp`).
-"""
+from collections.abc import Mapping
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from upriver.plan.relation import Relation
+from upriver.plan.source import ELSEWHERE
+from upriver.plan.types import is_map, is_struct, is_untyped
+from upriver.sql.attachments import attached
+from upriver.sql.expressions import Expressions
+from upriver.sql.functions.generators import Generated, as_one_column, exploded, list_of, stacked
+from upriver.sql.functions.scalars import typed_name
+from upriver.sql.literals import whole
+from upriver.sql.translation import Rule, Translation
+from upriver.sql.tree import TreeNode
 
-import pyarrow as pa
-
-from upriver.plan.plan import ExplodeOp
-from upriver.plan.relation import Relation, Scalar
-from upriver.plan.source import Place
-from upriver.plan.types import (
-    array_type,
-    duck_name,
-    is_array,
-    is_map,
-    is_null,
-    parts_of,
-    same_type,
-    struct_type,
-)
-from upriver.sql.nested_values import each
-from upriver.sql.scalars import Context, null, strict, typed_name
+_EXPLODED = {"Explode": False, "PosExplode": True}
+"""Whether the place in the list comes first."""
+_KNOWN = "Take explode(), posexplode(), inline() or stack(), or join ON an equality."
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """What a generator gives for each row. elements: the list of it. titles: of its columns; the first is that of the
-    place in the list, if it ``has_place``. keeps_empty: whether a row without elements stays."""
-
-    elements: Scalar
-    titles: tuple[str, ...]
-    has_place: bool
-    keeps_empty: bool
-
-    def op(self, names: Sequence[str]) -> ExplodeOp:
-        """names: of the columns."""
-        first = int(self.has_place)
-        type = self.elements.type.value_type
-        return ExplodeOp(
-            self.elements.sql, type, tuple(names[first:]), names[0] if self.has_place else None, self.keeps_empty
-        )
+def _generated(translation: Translation, node: TreeNode) -> Relation:
+    generator = node.fields["generator"]
+    rows = attached(translation, translation.relation(node.children[0]), [generator])
+    names = [translation.name(one) for one in node.fields["generatorOutput"]]
+    call = generated(generator, names, bool(node.fields["outer"]), translation.over(rows))
+    return exploded(rows, call, names, node.place)
 
 
-def list_of(context: Context, place: Place, value: Scalar) -> Scalar:
-    """A list: of entries, key and value, if it is a map. Raises UnsupportedSql for other values."""
-    if is_array(value.type):
-        return value
-    if is_map(value.type):
-        entries = each(f"map_entries({value.sql})", lambda one: f"{{'f0': {one}.key, 'f1': {one}.value}}")
-        return strict(entries, array_type(struct_type(["key", "value"], parts_of(value.type))), (value,))
-    what = f"{typed_name(value)} where an ARRAY or a MAP is wanted"
-    raise context.unsupported(place, what, "Give it a column of type ARRAY or MAP, split(s, ',') or sequence(a, b).")
+def generated(generator: TreeNode, names: list[str], keeps_empty: bool, over: Expressions) -> Generated:
+    """What a generator gives for each row, in columns of these names. Raises UnsupportedSql."""
+    kind, context, place = generator.kind, over.context, generator.place
+    if kind == "Stack":
+        count, *values = generator.children
+        return stacked(context, place, whole(count), [over.of(one) for one in values], keeps_empty)
+    if kind not in _EXPLODED and kind != "Inline":
+        raise context.unsupported(place, f"the function {generator.name}()", _KNOWN)
+    given = over.of(generator.children[0])
+    if is_untyped(given.type):
+        raise context.unsupported(place, f"{generator.name}() of {typed_name(given)}", "Give it a type: CAST(...).")
+    elements = list_of(context, place, given)
+    if kind != "Inline" and not is_map(given.type) and is_struct(elements.type.value_type):
+        elements = as_one_column(elements)
+    has_place = _EXPLODED.get(kind, False)
+    width = elements.type.value_type.num_fields if is_struct(elements.type.value_type) else 1
+    if width + has_place != len(names):
+        raise context.unsupported(place, f"{generator.name}() with {len(names)} columns", ELSEWHERE)
+    return Generated(elements, tuple(names), has_place, keeps_empty)
 
 
-def as_one_column(elements: Scalar) -> Scalar:
-    """A list of structs as one whose elements have the struct as their only field."""
-    type = array_type(struct_type(["col"], [elements.type.value_type]))
-    return replace(elements, sql=each(elements.sql, lambda one: f"{{'f0': {one}}}"), type=type)
-
-
-def stacked(context: Context, place: Place, count: object, given: Sequence[Scalar], keeps_empty: bool) -> Generated:
-    """``stack(n, a, b, ...)``: the values in n rows."""
-    if not isinstance(count, int) or not 1 <= count <= len(given):
-        raise context.unsupported(place, "stack() without a number of rows", "Write it: stack(2, a, b, c, d).")
-    values = list(given)
-    width = -(-len(values) // count)
-    values += [null(pa.null())] * (count * width - len(values))
-    types = []
-    for column in range(width):
-        typed = [value for value in values[column::width] if not is_null(value.type)]
-        if not typed or duck_name(typed[0].type) is None or any(not same_type(v.type, typed[0].type) for v in typed):
-            named = ", ".join(dict.fromkeys(map(typed_name, typed))) or "NULL"
-            raise context.unsupported(place, f"stack() with a column of {named}", "CAST its values to one type.")
-        types.append(typed[0].type)
-    texts = [
-        f"'f{number % width}': {(null(types[number % width]) if is_null(value.type) else value).sql}"
-        for number, value in enumerate(values)
-    ]
-    rows = [", ".join(texts[start : start + width]) for start in range(0, len(texts), width)]
-    sql = f"[{', '.join(f'{{{row}}}' for row in rows)}]"
-    type = pa.struct([(f"f{number}", type) for number, type in enumerate(types)])
-    fails = any(value.fails for value in values)
-    titles = tuple(f"col{number}" for number in range(width))
-    return Generated(Scalar(sql, pa.list_(type), fails, nulls=frozenset()), titles, False, keeps_empty)
-
-
-def exploded(relation: Relation, call: Generated, names: Sequence[str], place: int | None) -> Relation:
-    """The rows, each once for each of its elements. names: of the new columns."""
-    op = call.op(names)
-    schema = pa.schema([*relation.schema, *op.fields])
-    return Relation(op, (relation,), schema, place, asks=(call.elements,))
-
-
-# In SELECT ------------------------------------------------------------------------------------------------------------
+RULES: Mapping[str, Rule] = {"Generate": _generated}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from upriver.plan.column_names import quoted
+from upriver.plan.column_names import quoted, unique
 from upriver.plan.plan import (
     ALL_ALIKE,
     ALL_ALIKE_TYPE,
@@ -22,10 +22,9 @@ from upriver.plan.plan import (
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.schemas import rows_to_bytes
 from upriver.plan.types import duck_name
-from upriver.sql.aggregates import over_no_rows
+from upriver.sql.functions.aggregates import over_no_rows
+from upriver.sql.functions.scalars import column_scalar
 from upriver.sql.relations import ALIKE, Output, computed, projected
-from upriver.sql.scalars import column_scalar
-from upriver.sql.scope import unique
 
 
 def one_row(name: str) -> Relation:

@@ -1,277 +1,300 @@
-"""Operators, literals and the other constructs with a syntax of their own: one rule for each sqlglot class.
+"""Operators of rows: scans, projections, filters, sets of rows, the first rows, and queries of WITH."""
 
-Lengths of time as they are written: ``'5 minutes'``, and INTERVAL. A date or a time moved by an INTERVAL.
-"""
-
-import re
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
 
 import pyarrow as pa
 
-from upriver.plan.relation import Scalar
-from upriver.plan.source import ELSEWHERE, Place
-from upriver.plan.types import (
-    common_type,
-    duck_name,
-    is_boolean,
-    is_date,
-    is_decimal,
-    is_floating,
-    is_instant,
-    is_integer,
-    is_null,
-    is_numeric,
-    is_ordered,
-    is_wall_clock,
-)
-from upriver.sql.casts import cast, local, with_clock
-from upriver.sql.decimals import are_decimals, quotient, remainder, total, whole_quotient, with_sign
-from upriver.sql.scalars import Context, in_order, literal, macro, null, strict, typed_name
+from upriver.plan.plan import JoinKind, Order, Ranking, Scan, SetKind, SetOperationOp, TopKOp, UnionOp
+from upriver.plan.relation import Relation
+from upriver.plan.source import ELSEWHERE
+from upriver.plan.types import is_null, is_ordered, spark_name
+from upriver.sql.attachments import attached
+from upriver.sql.conditions import conditions, restricted
+from upriver.sql.expressions import Expressions
+from upriver.sql.functions.scalars import null, typed_name
+from upriver.sql.joins import joined
+from upriver.sql.relations import Output, computed, distinct, projected, renamed, union, with_equal_values, with_values
+from upriver.sql.translation import Rule, Translation
+from upriver.sql.tree import TreeNode, conjuncts
+from upriver.sql.window_functions import OrderKey, orders
 
-_MICROS = {
-    "microsecond": 1,
-    "millisecond": 1_000,
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 604_800_000_000,
+
+def _scanned(translation: Translation, node: TreeNode) -> Relation:
+    """A declared table; or a view, declared or the user's, whose query is part of this one."""
+    (below,) = node.children
+    table = translation.tables.get(node.fields["desc"].lower()) if below.kind == "LogicalRDD" else None
+    if table is not None:  # an empty table in the place of its leaf
+        scan = Relation(Scan(table.name), (), table.schema, node.place)
+        return renamed(scan, [translation.name(one) for one in below.fields["output"]])
+    return translation.relation(below)
+
+
+def _same(translation: Translation, node: TreeNode) -> Relation:
+    """An operator that changes no row: an alias, an order that no LIMIT follows, a hint."""
+    check_ignored(translation, node)
+    return translation.relation(node.children[0])
+
+
+def check_ignored(translation: Translation, node: TreeNode) -> None:
+    """Keep in mind that an operator changes no row, for ``explain``. Raises UnsupportedSql for an order by a subquery,
+    which may fail."""
+    if node.kind in _IGNORED and node.place is not None:
+        translation.ignored.append((node.place, *_IGNORED[node.kind]))
+    for one in (part for key in node.fields.get("order", ()) for part in key.walk()):
+        if one.kind == "ScalarSubquery":
+            what = "a subquery in ORDER BY without LIMIT"
+            raise translation.source.unsupported(one.place, what, "Leave it out: a view has no order.")
+
+
+_NO_ORDER = "a view has no order, sort what you read from it"
+_FOR_THE_PLANNER = "it is for Spark's planner"
+_IGNORED = {
+    "Sort": ("ORDER BY", _NO_ORDER),
+    "RepartitionByExpression": ("DISTRIBUTE BY", _NO_ORDER),
+    "ResolvedHint": ("the hint", _FOR_THE_PLANNER),
+    "Repartition": ("the hint", _FOR_THE_PLANNER),
+    "RebalancePartitions": ("the hint", _FOR_THE_PLANNER),
 }
-_MONTHS = {"month": 1, "year": 12}
-_PART = re.compile(r"\s*([+-]?\d+(?:\.\d{1,6})?)\s+([a-z]+?)s?(?=\s|$)")
-
-DAY_MICROS = _MICROS["day"]
+"""Operators that change no row: what they are in SQL, and why they are ignored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Months, or microseconds; never both, as in Spark's ANSI intervals. in_days: whether only days are named."""
-
-    months: int
-    micros: int
-    in_days: bool
-
-
-def micros_of(text: str) -> int | None:
-    """The length in microseconds; ``None`` if it has none, or is in months."""
-    interval = _read(text)
-    return interval.micros if interval is not None and interval.months == 0 else None
+def _projected(translation: Translation, node: TreeNode) -> Relation:
+    listed = node.fields["projectList"]
+    below = attached(translation, translation.relation(node.children[0]), listed)
+    if not listed:
+        return below  # what no operator names is left out later, and until then spreads the rows over slots
+    return projection(translation, below, listed, node.place)
 
 
-def _read(text: str) -> Interval | None:
-    text = re.sub(r"^\s*interval\b", "", text.lower()).rstrip()
-    months = micros = at = 0
-    units: set[str] = set()
-    while at < len(text):
-        part = _PART.match(text, at)
-        if part is None or part[2] not in _MICROS | _MONTHS or ("." in part[1] and part[2] != "second"):
-            return None
-        units.add(part[2])
-        months += int(part[1]) * _MONTHS[part[2]] if part[2] in _MONTHS else 0
-        micros += int(Decimal(part[1]) * _MICROS[part[2]]) if part[2] in _MICROS else 0
-        at = part.end()
-    mixed = not units or (not units.isdisjoint(_MONTHS) and not units.isdisjoint(_MICROS))
-    return None if mixed else Interval(months, micros, in_days=units <= {"day", "week"})
+def projection(translation: Translation, below: Relation, listed: Sequence[TreeNode], place: int | None) -> Relation:
+    """The columns that a projection lists. What is attached to the rows is there already."""
+    return computed(below, translation.outputs(listed, translation.over(below)), translation.uses(listed), place)
 
 
-def moved_date(context: Context, place: Place, value: Scalar, interval: Interval, sign: int) -> Scalar:
-    if interval.months:
-        sql = f"CAST({value.sql} + to_months(CAST({sign * interval.months} AS INTEGER)) AS DATE)"
-        return strict(sql, value.type, (value, _WRITTEN), fails=True)
-    if not interval.in_days:
-        raise context.unsupported(place, "DATE and INTERVAL of less than days", "CAST the DATE to TIMESTAMP.")
-    days = sign * interval.micros // DAY_MICROS
-    return strict(f"({value.sql} + CAST({days} AS INTEGER))", value.type, (value, _WRITTEN), fails=True)
+def _filtered(translation: Translation, node: TreeNode) -> Relation:
+    rows, condition = translation.relation(node.children[0]), node.fields["condition"]
+    plain = [one for one in conjuncts(condition) if _existing(one) is None]
+    rows = attached(translation, rows, plain)
+    rows = restricted(rows, conditions(translation, plain, rows), condition.place)
+    for one in conjuncts(condition):
+        found = _existing(one)
+        if found is not None:
+            kind = JoinKind.SEMI if one.kind == "IsNotNull" else JoinKind.ANTI
+            rows = joined(translation, kind, rows, translation.relation(found), [], one.place)
+    return rows
 
 
-def moved_clock(context: Context, place: Place, value: Scalar, interval: Interval, sign: int) -> Scalar:
-    """As java.time: days and months are moved on the wall clock, and hours on the time line."""
-    days, rest = divmod(abs(interval.micros), DAY_MICROS) if is_instant(value.type) else (0, abs(interval.micros))
-    sign = -sign if interval.micros < 0 else sign
-    sql = value.sql
-    if days or interval.months:
-        by = f"to_days(CAST({sign * days} AS INTEGER))"
-        if interval.months:
-            by = f"to_months(CAST({sign * interval.months} AS INTEGER))"
-        sql = with_clock(context, value, lambda clock: f"({clock} + {by})")
-    if rest:
-        sql = f"({sql} + to_microseconds(CAST({sign * rest} AS BIGINT)))"
-    return strict(sql, value.type, (value, _WRITTEN), fails=True)
+def _existing(node: TreeNode) -> TreeNode | None:
+    """The rows of an EXISTS that names nothing around: Catalyst makes it the test whether the first one has a value."""
+    value = node.children[0] if node.kind in ("IsNotNull", "IsNull") else None
+    plan = value.fields["plan"] if value is not None and value.kind == "ScalarSubquery" else None
+    if plan is None or plan.kind != "GlobalLimit" or plan.fields["limitExpr"].fields.get("value") != 1:
+        return None
+    (local,) = plan.children
+    (rows,) = local.children
+    listed = rows.fields["projectList"] if rows.kind == "Project" else []
+    is_constant = bool(listed) and all(one.kind == "Alias" and one.children[0].kind == "Literal" for one in listed)
+    return rows if is_constant else None
 
 
-def between(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
-    """The INTERVAL from ``right`` to ``left``: days of dates; of times, what their wall clocks differ by."""
-    left, right = in_order(left, right)
-    if is_date(left.type) and is_date(right.type):
-        sql = f"(CAST({left.sql} - {right.sql} AS BIGINT) * CAST({DAY_MICROS} AS BIGINT))"
-        return strict(sql, _INTERVAL, (left, right))
-    type = common_type(left.type, right.type)
-    assert type is not None
-    clocks = [cast(context, place, value, type) for value in (left, right)]
-    if is_instant(type):
-        clocks = [local(context, clock) for clock in clocks]
-    return strict(f"(epoch_us({clocks[0].sql}) - epoch_us({clocks[1].sql}))", _INTERVAL, clocks)
+# The first rows
 
 
-_INTERVAL = pa.duration("us")
-_WRITTEN = literal(0, pa.int32())
-"""Stands for the length, a constant."""
-CAST_IT = "Write the CAST that you mean."
-_QUOTED_WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
-_QUOTED_NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{0,18})?", re.ASCII)
+def _first(translation: Translation, node: TreeNode) -> Relation:
+    """LIMIT and OFFSET, behind an order if there is one."""
+    limit, offset, below = None, 0, node
+    if below.kind == "GlobalLimit":
+        limit = _count(translation, below, "limitExpr")
+        (below,) = below.children
+    if below.kind == "LocalLimit":
+        (below,) = below.children
+    if below.kind == "Offset":
+        offset = _count(translation, below, "offsetExpr")
+        (below,) = below.children
+    above: list[TreeNode] = []
+    path = below
+    while path.kind in _IN_ORDER and path.kind != "Sort":
+        above.append(path)
+        (path,) = path.children
+    if path.kind != "Sort":
+        rows = translation.exact(translation.relation(below), below.output)
+        return _cut(rows, (), limit, offset, node.place)
+    if not path.fields["global"]:
+        raise translation.source.unsupported(path.place, "SORT BY before LIMIT or OFFSET", "Write ORDER BY.")
+    rows, names = _sorted(translation, path, above)
+    order = orders(names, [order_key(translation, one, None) for one in path.fields["order"]])
+    return translation.exact(_cut(rows, order, limit, offset, path.place), below.output)
 
 
-# Types that meet
+_IN_ORDER = frozenset({"Project", "Filter", "View", "SubqueryAlias", "ResolvedHint", "Sort"})
+"""Operators whose rows are in the order of those beneath."""
 
 
-def to_common(context: Context, place: Place, values: Sequence[Scalar]) -> tuple[Scalar, ...]:
-    """All values in the common type that Spark would give them."""
-    type = values[0].type
-    for value in values[1:]:
-        wider = common_type(type, value.type)
-        if wider is None:
-            names = f"{typed_name(Scalar('', type))} with {typed_name(value)}"
-            raise context.unsupported(place, f"mixing {names}", CAST_IT)
-        type = wider
-    return tuple(cast(context, place, value, type) for value in values)
-
-
-def to_comparable(context: Context, place: Place, values: Sequence[Scalar]) -> tuple[Scalar, ...]:
-    """As ``to_common``, but a date, a time or a number may be compared with a quoted one."""
-    moments = [
-        value.type for value in values if is_date(value.type) or is_wall_clock(value.type) or is_instant(value.type)
-    ]
-    if moments:
-        values = [
-            cast(context, place, value, moments[0]) if isinstance(value.constant, str) else value for value in values
-        ]
-    same = to_common(context, place, _unquoted(context, place, values))
-    if not is_ordered(same[0].type):
-        raise context.unsupported(place, f"comparing {typed_name(same[0])}", ELSEWHERE)
-    return same
-
-
-def _unquoted(context: Context, place: Place, values: Sequence[Scalar]) -> Sequence[Scalar]:
-    """The values, if some are numbers in quotes, as BIGINT where all others are integers, and else as DOUBLE."""
-    others = [value for value in values if not isinstance(value.constant, str) and not is_null(value.type)]
-    if len(others) == len(values) or not others or not all(is_numeric(value.type) for value in others):
-        return values
-    type = pa.int64() if all(is_integer(value.type) for value in others) else pa.float64()
-    form = _QUOTED_WHOLE if is_integer(type) else _QUOTED_NUMBER
-    if not all(form.fullmatch(value.constant) for value in values if isinstance(value.constant, str)):
-        return values
-    read = int if is_integer(type) else float
-    return [
-        literal(read(value.constant), type) if isinstance(value.constant, str) else cast(context, place, value, type)
-        for value in values
-    ]
-
-
-def as_condition(context: Context, place: Place, value: Scalar) -> Scalar:
-    """The value of a node, if it is a BOOLEAN or nothing but NULL. Raises UnsupportedSql for others."""
-    if is_null(value.type):
-        return null(pa.bool_())
-    if not is_boolean(value.type):
-        raise context.unsupported(place, f"{typed_name(value)} as a condition", CAST_IT)
+def _count(translation: Translation, node: TreeNode, field: str) -> int:
+    value = translation.over().of(node.fields[field]).constant
+    if not isinstance(value, int):
+        raise translation.source.unsupported(
+            node.place, "LIMIT or OFFSET by anything but a number", "Write the number."
+        )
     return value
 
 
-# Literals
+def _sorted(translation: Translation, sort: TreeNode, above: Sequence[TreeNode]) -> tuple[Relation, list[str]]:
+    """The rows of the operators above a sort, with the values by which they are sorted, and the names of these."""
+    order = sort.fields["order"]
+    rows = attached(translation, translation.relation(sort.children[0]), order)
+    over = translation.over(rows)
+    values = [sortable(translation, one.children[0], over, one.place) for one in order]
+    rows, names = with_values(rows, values, translation.taken)
+    for node in reversed(above):
+        if node.kind == "Project":
+            listed = node.fields["projectList"]
+            rows = attached(translation, rows, listed)
+            outputs = translation.outputs(listed, translation.over(rows))
+            known = {one.name for one in outputs}
+            outputs += [Output(name, translation.column(rows, name)) for name in names if name not in known]
+            rows = computed(rows, outputs, translation.uses(listed) + Counter(names), node.place)
+        elif node.kind == "Filter":
+            rows = attached(translation, rows, [node.fields["condition"]])
+            rows = restricted(rows, conditions(translation, [node.fields["condition"]], rows), node.place)
+    return rows, names
 
 
-def negated(context: Context, place: Place, value: Scalar) -> Scalar:
-    if is_integer(value.type):  # DuckDB's own minus widens constants
-        return strict(f"(CAST(0 AS {duck_name(value.type)}) - {value.sql})", value.type, (value,), fails=True)
-    if is_decimal(value.type):
-        return with_sign("negate", value)
-    if is_floating(value.type):
-        return strict(f"(-{value.sql})", value.type, (value,))
-    raise context.unsupported(place, f"minus of {typed_name(value)}", CAST_IT)
+def _cut(rows: Relation, order: tuple[Order, ...], limit: int | None, offset: int, place: int | None) -> Relation:
+    """Some of the rows. Those behind an OFFSET are all but the first ones."""
+    found = rows if limit is None else _least(rows, order, offset + limit, place)
+    if not offset:
+        return found
+    inputs = with_equal_values(found), with_equal_values(_least(rows, order, offset, place))
+    return Relation(SetOperationOp(SetKind.EXCEPT, all=True), inputs, inputs[0].schema, place)
 
 
-# Arithmetic
+def _least(rows: Relation, order: tuple[Order, ...], count: int, place: int | None) -> Relation:
+    return Relation(TopKOp((), order, count, Ranking.ROW_NUMBER, None), (rows,), rows.schema, place)
 
 
-def arithmetic(context: Context, place: Place, sign: str, left: Scalar, right: Scalar) -> Scalar:
-    """``+``, ``-`` or ``*`` of two numbers."""
-    _need_numbers(context, place, left, right)
-    if are_decimals(left, right):
-        return total(context, place, sign, left, right)
-    left, right = in_order(*to_common(context, place, (left, right)))
-    return strict(f"({left.sql} {sign} {right.sql})", left.type, (left, right), fails=is_integer(left.type))
+def sortable(translation: Translation, node: TreeNode, over: Expressions, around: int | None) -> Output:
+    """A value to sort, or to partition, by. around: the place of the clause; that of a column is any of its uses.
+    Raises UnsupportedSql for one of a type without an order."""
+    value = over.of(node)
+    if is_null(value.type):
+        value = null(pa.int32())
+    if not is_ordered(value.type):
+        place = around if node.is_column else node.place
+        raise translation.source.unsupported(place, f"sorting by {typed_name(value)}", ELSEWHERE)
+    return Output(translation.worded(node), value)
 
 
-def _need_numbers(context: Context, place: Place, *values: Scalar) -> None:
-    for value in values:
-        if not is_numeric(value.type):
-            raise context.unsupported(place, f"arithmetic on {typed_name(value)}", CAST_IT)
+def order_key(translation: Translation, node: TreeNode, over: Expressions | None) -> OrderKey:
+    """One item of ORDER BY. over: the rows; ``None`` if only the direction is asked for."""
+    nulls_first, descending = node.fields["nullOrdering"] == "NullsFirst", node.fields["direction"] == "Descending"
+    if over is None:
+        return OrderKey(null(node.children[0].type), "", descending, nulls_first)
+    key = sortable(translation, node.children[0], over, node.place)
+    return OrderKey(key.value, key.name, descending, nulls_first)
 
 
-def as_doubles(context: Context, place: Place, left: Scalar, right: Scalar) -> tuple[Scalar, Scalar]:
-    """The operands of ``/``, unless both are exact and one is a decimal."""
-    _need_numbers(context, place, left, right)
-    return cast(context, place, left, pa.float64()), cast(context, place, right, pa.float64())
+# Sets of rows
 
 
-def divide(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
-    if are_decimals(left, right):
-        return quotient(context, place, left, right)
-    right, left = in_order(*reversed(as_doubles(context, place, left, right)))
-    return strict(macro("spark_divide", left.sql, right.sql), pa.float64(), (left, right), fails=True)
+def _distinct(translation: Translation, node: TreeNode) -> Relation:
+    (below,) = node.children
+    rows = translation.exact(translation.relation(below), below.output)
+    return distinct(_comparable(translation, node, rows), node.place)
 
 
-def whole_divide(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
-    """``DIV``: of integers or decimals, as BIGINT."""
-    if are_decimals(left, right):
-        return whole_quotient(context, place, left, right)
-    if not is_integer(left.type) or not is_integer(right.type):
-        raise context.unsupported(place, f"{typed_name(left)} DIV {typed_name(right)}", CAST_IT)
-    right, left = in_order(*(cast(context, place, value, pa.int64()) for value in (right, left)))
-    return strict(macro("spark_div", left.sql, right.sql), pa.int64(), (left, right), fails=True)
+def _without_duplicates(translation: Translation, node: TreeNode) -> Relation:
+    """One row for each combination of some columns; of all, each row once."""
+    (below,) = node.children
+    rows = with_equal_values(translation.exact(translation.relation(below), below.output))
+    keys = tuple(translation.name(one) for one in node.fields["keys"])
+    if set(keys) == set(rows.schema.names):
+        return distinct(_comparable(translation, node, rows), node.place)
+    return Relation(TopKOp(keys, (), 1, Ranking.ROW_NUMBER, None), (rows,), rows.schema, node.place)
 
 
-def modulo(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
-    """``%``: the sign is the left operand's."""
-    _need_numbers(context, place, left, right)
-    if are_decimals(left, right):
-        return remainder(context, place, left, right)
-    right, left = in_order(*reversed(to_common(context, place, (left, right))))
-    name = "spark_mod" if is_integer(left.type) else "spark_fmod"
-    return strict(macro(name, left.sql, right.sql), left.type, (left, right), fails=True)
+def _union(translation: Translation, node: TreeNode) -> Relation:
+    parts: list[Relation] = []
+    for one in node.children:
+        rows = translation.exact(translation.relation(one), one.output)
+        parts += rows.inputs if isinstance(rows.op, UnionOp) else [rows]
+    names = [translation.name_of(id) for id in node.output]
+    return renamed(union(parts, node.place), names)
 
 
-def bits(sign: str) -> Callable[[Context, Place, Scalar, Scalar], Scalar]:
-    """``&``, ``|`` or ``^``."""
+def _set_operation(kind: SetKind) -> Rule:
+    def rule(translation: Translation, node: TreeNode) -> Relation:
+        is_all = bool(node.fields["isAll"])
+        if is_all:
+            _check_titles(translation, node)
+        parts = [translation.exact(translation.relation(one), one.output) for one in node.children]
+        parts = [with_equal_values(_comparable(translation, node, part)) for part in parts]
+        parts[1] = renamed(parts[1], parts[0].schema.names)
+        return Relation(SetOperationOp(kind, is_all), tuple(parts), parts[0].schema, node.place)
 
-    def combine(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
-        if not is_integer(left.type) or not is_integer(right.type):
-            raise context.unsupported(place, f"bits of {typed_name(left)} and {typed_name(right)}", CAST_IT)
-        left, right = in_order(*to_common(context, place, (left, right)))
-        sql = f"xor({left.sql}, {right.sql})" if sign == "^" else f"({left.sql} {sign} {right.sql})"
-        return strict(sql, left.type, (left, right))
-
-    return combine
-
-
-def shifted(name: str) -> Callable[[Context, Place, Scalar, Scalar], Scalar]:
-    """``<<`` and its kin, by one of our macros. A BIGINT uses the last 6 bits of the distance; INT, for other integers,
-    5."""
-
-    def combine(context: Context, place: Place, value: Scalar, places: Scalar) -> Scalar:
-        if not is_integer(value.type) or not is_integer(places.type) or places.type == pa.int64():
-            raise context.unsupported(place, f"shifting {typed_name(value)} by {typed_name(places)}", CAST_IT)
-        type = value.type if value.type == pa.int64() else pa.int32()
-        value, places = in_order(cast(context, place, value, type), cast(context, place, places, pa.int32()))
-        sql = macro(f"spark_{name}{type.bit_width}", value.sql, places.sql)
-        return strict(f"CAST({sql} AS {duck_name(type)})", type, (value, places))
-
-    return combine
+    return rule
 
 
-def flipped(context: Context, place: Place, value: Scalar) -> Scalar:
-    """``~``."""
-    if not is_integer(value.type):
-        raise context.unsupported(place, f"bits of {typed_name(value)}", CAST_IT)
-    return strict(f"(~{value.sql})", value.type, (value,))
+def _check_titles(translation: Translation, node: TreeNode) -> None:
+    """Refuse EXCEPT ALL and INTERSECT ALL of a column that is selected twice, on which Spark fails."""
+    if any(len(set(one.output)) < len(one.output) for one in node.children):
+        what = "a name of two columns in EXCEPT ALL or INTERSECT ALL"
+        raise translation.source.unsupported(node.place, what, "Give one another name: SELECT a, a AS b.")
+
+
+def _comparable(translation: Translation, node: TreeNode, rows: Relation) -> Relation:
+    """The rows, if they can be compared with each other. Raises UnsupportedSql."""
+    for field in rows.schema:
+        if not is_ordered(field.type):
+            what = f"comparing {spark_name(field.type)}, the column {field.name!r},"
+            raise translation.source.unsupported(node.place, what, "Leave the column out.")
+    return rows
+
+
+# Queries of WITH
+
+
+def _with_queries(translation: Translation, node: TreeNode) -> Relation:
+    for one in node.fields["cteDefs"]:
+        (below,) = one.children
+        translation.queries[one.fields["id"]] = translation.relation(below), below.output
+    return translation.relation(node.fields["plan"])
+
+
+def _query(translation: Translation, node: TreeNode) -> Relation:
+    """The rows of a query of WITH, with names of their own at each use."""
+    known, ids = translation.queries[node.fields["cteId"]]
+    pairs = zip(node.fields["output"], ids, strict=True)
+    outputs = [Output(translation.name(one), translation.column(known, translation.name_of(id))) for one, id in pairs]
+    return projected(known, outputs, None)
+
+
+def _recursive(translation: Translation, node: TreeNode) -> Relation:
+    raise translation.source.unsupported(node.place, "WITH RECURSIVE", "Join a table with itself, once for each level.")
+
+
+RULES: dict[str, Callable[[Translation, TreeNode], Relation]] = {
+    "View": _scanned,
+    "SubqueryAlias": _same,
+    "PipeOperator": _same,
+    "ResolvedHint": _same,
+    "Sort": _same,
+    "Repartition": _same,
+    "RepartitionByExpression": _same,
+    "RebalancePartitions": _same,
+    "Project": _projected,
+    "Filter": _filtered,
+    "GlobalLimit": _first,
+    "LocalLimit": _first,
+    "Offset": _first,
+    "Distinct": _distinct,
+    "Deduplicate": _without_duplicates,
+    "Union": _union,
+    "Except": _set_operation(SetKind.EXCEPT),
+    "Intersect": _set_operation(SetKind.INTERSECT),
+    "WithCTE": _with_queries,
+    "CTERelationRef": _query,
+    "UnionLoop": _recursive,
+    "UnionLoopRef": _recursive,
+}

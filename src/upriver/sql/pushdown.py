@@ -39,8 +39,8 @@ from upriver.plan.plan import (
     WindowOp,
 )
 from upriver.plan.relation import Relation, Scalar, any_fails
-from upriver.sql.logic import conjunction, not_null_test
-from upriver.sql.scalars import TEXT_CHARS_MAX, refuses_nulls
+from upriver.sql.functions.logic import conjunction, not_null_test
+from upriver.sql.functions.scalars import TEXT_CHARS_MAX, refuses_nulls
 
 _EQUALITY = re.compile(r'\(("(?:[^"]|"")+") = ("(?:[^"]|"")+")\)')
 """A condition that two columns of one type are equal."""

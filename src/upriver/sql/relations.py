@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from upriver.hashing import is_plain_key_type
 from upriver.plan.clock import ClockOp
-from upriver.plan.column_names import columns_in, operand_of_case, plain_column, plain_columns, quoted
+from upriver.plan.column_names import columns_in, operand_of_case, plain_column, plain_columns, quoted, unique
 from upriver.plan.plan import (
     ALL_ALIKE,
     ALL_ALIKE_SQL,
@@ -44,6 +44,7 @@ from upriver.plan.plan import (
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.schemas import rows_from_bytes
 from upriver.plan.types import same_type
+from upriver.sql.functions.scalars import column_scalar, group_value
 from upriver.sql.pushdown import (
     LEFT_KEPT,
     RIGHT_KEPT,
@@ -51,8 +52,6 @@ from upriver.sql.pushdown import (
     substituted,
     with_names,
 )
-from upriver.sql.scalars import column_scalar, group_value
-from upriver.sql.scope import unique
 from upriver.state.columns import has_floats
 
 # Expressions in expressions

@@ -7,12 +7,11 @@ begins with a row that lies behind the end of all rows before it. So a row that 
 
 from collections.abc import Sequence
 
-from upriver.plan.column_names import quoted
+from upriver.plan.column_names import quoted, unique
 from upriver.plan.plan import WHOLE_PARTITION, FrameUnit, Order, WindowCall, WindowFrame, WindowOp
 from upriver.plan.relation import Relation, Scalar
+from upriver.sql.functions.scalars import column_scalar
 from upriver.sql.relations import Output, kept, projected, widened, windowed
-from upriver.sql.scalars import column_scalar
-from upriver.sql.scope import unique
 
 _BEFORE = WindowFrame(FrameUnit.ROWS, None, -1)
 _SO_FAR = WindowFrame(FrameUnit.RANGE, None, 0)

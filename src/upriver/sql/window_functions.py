@@ -19,9 +19,27 @@ from upriver.plan.plan import (
     WindowCall,
     WindowOp,
 )
-from upriver.plan.relation import Relation
+from upriver.plan.relation import Relation, Scalar
 from upriver.sql.relations import UNBOUNDED, Output, windowed, with_values
-from upriver.sql.windows import OrderKey, orders
+
+
+@dataclass(frozen=True, slots=True)
+class OrderKey:
+    """A value to sort by. name: of its column, if one is computed for it."""
+
+    value: Scalar
+    name: str
+    descending: bool
+    nulls_first: bool
+
+
+def orders(names: Sequence[str], keys: Sequence[OrderKey]) -> tuple[Order, ...]:
+    """The sort columns, by their names; each once: a repeated sort key changes nothing."""
+    orders: dict[str, Order] = {}
+    for name, key in zip(names, keys, strict=True):
+        orders.setdefault(name, Order(name, key.descending, key.nulls_first))
+    return tuple(orders.values())
+
 
 _RANK_TYPE = pa.int32()
 _RANKINGS = {ranking.value: ranking for ranking in Ranking}

@@ -1,0 +1,1 @@
+"""Functions of SQL: each rule takes typed operands and a place, and gives the value."""

@@ -1,0 +1,32 @@
+"""Leaves in analysed plans: the DataFrames of an app's tables, which have rows while the app runs.
+
+A leaf is a map in Arrow; the name of its function says of which app and of which table or view it is. In SQL a
+temporary view of the table's name is above it.
+"""
+
+from collections.abc import Callable, Mapping
+
+from upriver.plan.plan import Scan
+from upriver.plan.relation import Relation
+from upriver.sql.relations import renamed
+from upriver.sql.translation import Translation
+from upriver.sql.tree import TreeNode
+
+LEAF_PREFIX = "upriver:"
+"""The beginning of the name of a leaf's function: ``upriver:APP:NAME``."""
+
+
+def _leaf(translation: Translation, node: TreeNode) -> Relation:
+    """A declared table. What else a DataFrame reads has been refused before."""
+    function = node.fields.get("functionExpr") or node.fields.get("func")
+    name = function.fields["name"] if isinstance(function, TreeNode) else ""
+    table = translation.tables.get(name.rpartition(":")[2].lower()) if name.startswith(LEAF_PREFIX) else None
+    if table is None:
+        raise translation.source.unsupported(
+            node.place, "mapInArrow()", "Declare a stateful map, or call a function of yours by app.function()."
+        )
+    scan = Relation(Scan(table.name), (), table.schema, node.place)
+    return renamed(scan, [translation.name(one) for one in node.fields["output"]])
+
+
+RULES: Mapping[str, Callable[[Translation, TreeNode], Relation]] = {"MapInArrow": _leaf, "PythonMapInArrow": _leaf}
