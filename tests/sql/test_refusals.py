@@ -38,6 +38,8 @@ TABLE = spec(
 # What is said; and the SQL, in which the place is marked with a caret.
 QUERIES = """
 a statement that is no query (DropTable) | ^DROP TABLE t
+a statement that is no query (UnresolvedExecuteImmediate) | ^EXECUTE IMMEDIATE 'DROP TABLE t'
+a ${variable} of the session | SELECT k, '^${spark.app.name}' AS e FROM t
 a statement that is no query (ExplainCommand) | ^EXPLAIN SELECT k FROM t
 a statement that is no query (InsertIntoStatement) | ^INSERT INTO t SELECT k FROM t
 a statement that is no query (InsertIntoStatement) | ^FROM t INSERT INTO made SELECT k
@@ -48,7 +50,8 @@ a name of two columns in EXCEPT ALL or INTERSECT ALL | ^SELECT i, i AS j FROM t 
 sha2() of these bits | SELECT ^sha2(s, i) AS n FROM t
 LIMIT or OFFSET by anything but a number | SELECT k FROM t ^ORDER BY k OFFSET 1 + 1
 LIMIT or OFFSET by anything but a number | SELECT k FROM t ^ORDER BY k LIMIT 1 + 1
-Sample | SELECT k FROM t ^TABLESAMPLE (5 PERCENT)
+TABLESAMPLE | SELECT k FROM t ^TABLESAMPLE (5 PERCENT)
+the column r, STRUCT<>, a struct without fields, | SELECT * EXCEPT (r.z) FROM t
 a column of nothing but NULL, 'n', | SELECT k, NULL AS n FROM t UNION ALL SELECT k, NULL FROM t
 GROUP BY of 256 sets | SELECT k FROM t ^GROUP BY CUBE(k, i, l, x, f, p, s, b)
 GROUP BY of 256 sets | SELECT k FROM t ^GROUP BY CUBE(k, i, l, x, f), ROLLUP(p, s, b), b, ROLLUP(d)
@@ -100,7 +103,7 @@ uuid(), which gives another answer each time, | ^uuid()
 a cast from DOUBLE to STRING | ^TRY_CAST(x AS STRING)
 array_join() by a computed separator | ^array_join(array(s), s)
 sum() of INTERVAL DAY TO SECOND | ^sum(n - n)
-the function multiplydtinterval() | ^(t - t) * 2
+an INTERVAL times a number | ^(t - t) * 2
 a cast from INTERVAL DAY TO SECOND to STRING | ^CAST(n - d AS STRING)
 TIMESTAMP and this INTERVAL | ^t + (n - n)
 a hash of INTERVAL DAY TO SECOND | ^hash(d - d)
@@ -123,6 +126,7 @@ the column e, VOID, with a part of nothing but NULL, | element_at(array(), 1)
 the column e, ARRAY<VOID>, with a part of nothing but NULL, | map_keys(map())
 the column e, MAP<VOID,VOID>, with a part of nothing but NULL, | map()
 the column e, ARRAY<VOID>, with a part of nothing but NULL, | array()
+the column e, INTERVAL YEAR | INTERVAL '1' YEAR
 the column e, VOID, with a part of nothing but NULL, | explode(array())
 date_format() by '[' | ^date_format(t, '[')
 to_timestamp() by '' | ^to_timestamp(s, '')

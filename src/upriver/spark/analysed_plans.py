@@ -144,10 +144,13 @@ public class PlanWalker {
     return walker.out.toString();
   }
 
-  /** The class of a command, or of another statement that is no query, anywhere in a parsed text; or nothing. */
+  /** The class of a command, or of another statement that is no query, anywhere in a parsed text; or nothing. Spark
+      executes the text of EXECUTE IMMEDIATE while it analyses. */
   public static String statement(Object plan) {
     if (plan instanceof Command || plan instanceof ParsedStatement || plan instanceof CompoundPlanStatement)
       return plan.getClass().getSimpleName();
+    String name = plan.getClass().getSimpleName();
+    if (name.indexOf("ExecuteImmediate") >= 0) return name;
     scala.collection.Iterator below = ((LogicalPlan) plan).children().iterator();
     while (below.hasNext()) {
       String found = statement(below.next());

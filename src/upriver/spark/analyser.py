@@ -89,6 +89,7 @@ class SparkAnalyser:
 
     def condition(self, table: str, sql: str) -> Analysed:
         """The rows of a table for which a condition is true. Raises as :meth:`analysed`, with the place in ``sql``."""
+        _check_written_out(Source("", sql))
         try:
             session, _ = self._asked()
             self._register(session, {})
@@ -100,14 +101,10 @@ class SparkAnalyser:
 
     def analysed_frame(self, frame: DataFrame, name: str, sql: str) -> Analysed:
         """A DataFrame that is the view of this name. sql: its text. Raises DeclarationError in Spark's words for what
-        its rules refuse; UnsupportedSql, DeclarationError for a type that Arrow lacks."""
+        its rules refuse; UnsupportedSql for a type that a view cannot have."""
         _, zone = self._asked()
         schema = frame.schema
-        _check_typed(Source(name, sql), schema)
-        try:
-            columns = in_arrow(schema, zone)
-        except TypeError as error:
-            raise DeclarationError(f"a column's type cannot be had in Arrow: {error}") from error
+        columns = _typed(Source(name, sql), schema, zone)
         try:
             with unlogged():
                 return Analysed(columns, PlanWalker(self._users).text_of(frame, sql))
@@ -124,6 +121,8 @@ class SparkAnalyser:
         Spark would run at once, and for a function of the user's own.
         """
         session, _ = self._asked()
+        source = Source(name, sql)
+        _check_written_out(source)
         try:
             self._register(session, views)
             with unlogged():
@@ -133,8 +132,8 @@ class SparkAnalyser:
         except PySparkException as error:
             raise self._refusal(name, error, views) from error
         except Py4JJavaError as error:
-            raise _as_refusal(Source(name, sql), error) from error
-        raise Source(name, sql).unsupported(0, f"a statement that is no query ({statement})", _A_QUERY)
+            raise _as_refusal(source, error) from error
+        raise source.unsupported(0, f"a statement that is no query ({statement})", _A_QUERY)
 
     def curve(self, bits: int) -> tuple[float, ...]:
         """What Spark has measured of approx_count_distinct with so many bits of registers: the greatest number that it
@@ -217,13 +216,29 @@ def _as_refusal(source: Source, error: Exception) -> Exception:
     return source.unsupported(None, "SQL nested as deeply as this", "Compute it in steps.")
 
 
-def _check_typed(source: Source, schema: StructType) -> None:
-    """Raises UnsupportedSql for a type that Arrow lacks: that of ``array()``, with a part of nothing but NULL."""
+def _check_written_out(source: Source) -> None:
+    """Raises UnsupportedSql for a variable, for which Spark would put a setting of the session at once."""
+    if "${" in source.sql:
+        raise source.unsupported(source.sql.index("${"), "a ${variable} of the session", "Write its value.")
+
+
+def _typed(source: Source, schema: StructType, zone: str) -> pa.Schema:
+    """The columns in Arrow's terms. Raises UnsupportedSql for a type that Arrow or DuckDB lacks, such as that of
+    ``array()``, with a part of nothing but NULL."""
     for field in schema:
+        what = f"the column {field.name}, {field.dataType.simpleString().upper()}"
+        inside = list(parts(field.dataType))
         is_bare = isinstance(field.dataType, NullType) and field.nullable
-        if not is_bare and any(isinstance(one, NullType) for one in parts(field.dataType)):
-            what = f"the column {field.name}, {field.dataType.simpleString().upper()}, with a part of nothing but NULL,"
-            raise source.unsupported(None, what, "Give it a type, as in CAST(array() AS ARRAY<INT>).")
+        if not is_bare and any(isinstance(one, NullType) for one in inside):
+            instead = "Give it a type, as in CAST(array() AS ARRAY<INT>)."
+            raise source.unsupported(None, f"{what}, with a part of nothing but NULL,", instead)
+        if any(isinstance(one, StructType) and not one.fields for one in inside):
+            raise source.unsupported(None, f"{what}, a struct without fields,", "Leave it out.")
+        try:
+            in_arrow(StructType([field]), zone)
+        except TypeError as error:
+            raise source.unsupported(None, what, "Leave it out, or CAST it to another type.") from error
+    return in_arrow(schema, zone)
 
 
 def own_session(spark: SparkSession, timezone: str) -> SparkSession:

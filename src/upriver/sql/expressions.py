@@ -193,7 +193,8 @@ class Expressions:
             instead = "A view must depend on its rows alone: make it a column."
             return self.context.unsupported(node.place, what, instead)
         instead = INSTEAD.get(name, REFUSED.get(name, ELSEWHERE))
-        return self.context.unsupported(node.place, f"the function {name or node.kind}()", instead)
+        what = _IN_SQL.get(name) or f"the function {name or node.kind}()"
+        return self.context.unsupported(node.place, what, instead)
 
 
 def _changing(node: TreeNode) -> TreeNode:
@@ -202,6 +203,11 @@ def _changing(node: TreeNode) -> TreeNode:
 
 
 Rule = Callable[[Expressions, TreeNode], Scalar]
+_IN_SQL = {
+    **dict.fromkeys(("multiplydtinterval", "multiplyyminterval"), "an INTERVAL times a number"),
+    **dict.fromkeys(("dividedtinterval", "divideyminterval"), "an INTERVAL divided by a number"),
+}
+"""Spark's names of operators, in words."""
 _LAMBDA = "LambdaFunction"
 _NAMED_BY_USERS = frozenset(
     {

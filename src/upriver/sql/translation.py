@@ -25,6 +25,8 @@ from upriver.sql.tree import TreeNode
 
 Rule = Callable[["Translation", TreeNode], Relation]
 NO_OPERATOR = "Write the query with SELECT, JOIN, GROUP BY, window functions and set operations."
+_IN_SQL = {"Sample": "TABLESAMPLE", "CollectMetrics": "observe()"}
+"""Spark's classes of operators, as queries name them."""
 _WITH_STATE = frozenset({"Aggregate", "Join", "Window", "Distinct", "Deduplicate", "Except", "Intersect"})
 """Operators whose rows cost state or a move between workers."""
 _OF_SPARK = re.compile(r"_groupingexpression|_w\d+|_we\d+")
@@ -78,7 +80,7 @@ class Translation:
         """The rows of an operator. Raises UnsupportedSql, DeclarationError."""
         rule = self._rules.get(node.kind)
         if rule is None:
-            raise self.source.unsupported(node.place, node.kind, NO_OPERATOR)
+            raise self.source.unsupported(node.place, _IN_SQL.get(node.kind, node.kind), NO_OPERATOR)
         if node.kind not in _WITH_STATE:
             return rule(self, node)
         shape, ids = shape_of(node)
