@@ -86,8 +86,8 @@ class HandFedApp:
         self.token = secrets.token_urlsafe(32)
         self._keys = HandshakeKeys(self.token, secrets.token_bytes(32))
         self._tables = {table.name: table for view in views for table in view.tables}
-        typer = SparkAnalyser(spark, self._tables)
-        self.plans = tuple(self._planned(view, typer) for view in views)
+        analyser = SparkAnalyser(spark, self._tables)
+        self.plans = tuple(self._planned(view, analyser) for view in views)
         self._memory_budget = memory_budget
         self._spark = spark
         self._root = str(root)
@@ -96,8 +96,8 @@ class HandFedApp:
         self._coordinator = CoordinatorLoop(machine, lambda worker: self._host.start(worker))
         self._published_at = 0.0
 
-    def _planned(self, view: HandFedView, typer: SparkAnalyser) -> DataflowPlan:
-        plan = declare_view(view.name, view.sql, view.key, self._tables, {}, typer)
+    def _planned(self, view: HandFedView, analyser: SparkAnalyser) -> DataflowPlan:
+        plan = declare_view(view.name, view.sql, view.key, self._tables, {}, analyser)
         return replace(plan, full_because=why_full(plan, view.partial, ()))
 
     def __enter__(self) -> Self:

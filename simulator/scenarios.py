@@ -63,9 +63,9 @@ def compiled_views(views: tuple[ViewSpec, ...] = ALL_VIEWS, way: int | None = No
     that may leave have no order, and views of them neither."""
     retains = retained(way)
     tables = {table.name: replace(table, retain=retains.get(table.name)) for table in TABLES}
-    typer = SharedAnalyser(tables)
+    analyser = SharedAnalyser(tables)
     possible = [view for view in views if way is None or view.name not in ORDERED]
-    declared = [(view, declare_view(view.name, view.sql, view.key, tables, {}, typer)) for view in possible]
+    declared = [(view, declare_view(view.name, view.sql, view.key, tables, {}, analyser)) for view in possible]
     return tuple(replace(plan, sql=view.duck) if view.duck is not None else plan for view, plan in declared)
 
 

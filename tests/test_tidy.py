@@ -6,6 +6,7 @@ Import contracts between our modules are in .importlinter.
 import ast
 import gc
 import re
+import tomllib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -836,3 +837,10 @@ GOOD = [
 @pytest.mark.parametrize(("rule", "path", "text"), GOOD, ids=[f"{i}-{good[0].__name__}" for i, good in enumerate(GOOD)])
 def test_a_rule_lets_good_code_pass(rule: Rule, path: str, text: str) -> None:
     assert list(rule(Source(path, text))) == []
+
+
+def test_the_faults_of_mutation_are_of_this_code() -> None:
+    faults = tomllib.loads((ROOT / "tests" / "mutation" / "faults.toml").read_text())
+    assert len(faults) > 30
+    for name, fault in faults.items():
+        assert (ROOT / "src" / "upriver" / fault["file"]).read_text().count(fault["before"]) == 1, name

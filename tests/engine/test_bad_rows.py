@@ -26,7 +26,7 @@ from upriver.lake.rejected import Rejected
 from upriver.sql.views import declare_view
 
 EVALUATOR = Evaluator()
-TYPER = SharedAnalyser(TABLES)
+ANALYSER = SharedAnalyser(TABLES)
 FEWER = settings(MANY, max_examples=examples(10))
 ODD = '"held" = 4'
 """Versions that may or may not be deletions."""
@@ -95,7 +95,7 @@ class Good:
 def test_a_view_is_that_of_the_good_rows_and_each_bad_one_is_told_once(
     key: str, spoiled: str, regions: str, sql: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    plan = declare_view("v", sql.format_map(FAILING), key, TABLES_, {}, TYPER)
+    plan = declare_view("v", sql.format_map(FAILING), key, TABLES_, {}, ANALYSER)
     assert len(plan.regions) == int(regions)
     rng = Random(data.draw(st.integers(0, 2**32)))
     world = DataflowWorld(plan, TABLES_, EVALUATOR, rng, sets_aside=("sales", "stock"))

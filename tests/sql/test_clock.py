@@ -19,8 +19,8 @@ class InBerlin(SharedAnalyser):
         return "Europe/Berlin"
 
 
-def view(sql: str, key: str | tuple[str, ...], typer: type[SharedAnalyser] = SharedAnalyser) -> DataflowPlan:
-    return declare_view("v", sql, key, TABLES, {}, typer(TABLES))
+def view(sql: str, key: str | tuple[str, ...], analyser: type[SharedAnalyser] = SharedAnalyser) -> DataflowPlan:
+    return declare_view("v", sql, key, TABLES, {}, analyser(TABLES))
 
 
 def clock_of(plan: DataflowPlan) -> ClockOp:
@@ -29,8 +29,8 @@ def clock_of(plan: DataflowPlan) -> ClockOp:
     return op
 
 
-def declared(where: str, typer: type[SharedAnalyser] = SharedAnalyser) -> DataflowPlan:
-    return declare_view("v", f"SELECT k, at FROM t WHERE {where}", "k", TABLES, {}, typer(TABLES))
+def declared(where: str, analyser: type[SharedAnalyser] = SharedAnalyser) -> DataflowPlan:
+    return declare_view("v", f"SELECT k, at FROM t WHERE {where}", "k", TABLES, {}, analyser(TABLES))
 
 
 REFUSED = {

@@ -59,13 +59,13 @@ def compare(spark: Any, seed: int, count: int, evaluator: Evaluator) -> list[Jud
     specs = {table.spec.name: table.spec for table in tables}
     drawn_views = (random_views(tables, rng, grammar=SparkGrammar)[0] for _ in range(count))
     views = [replace(view, name=f"v{number}") for number, view in enumerate(drawn_views)]
-    typer = SparkAnalyser(spark, specs)
+    analyser = SparkAnalyser(spark, specs)
     found: list[Judged] = []
     worlds: dict[str, DataflowWorld] = {}
     plans: dict[str, DataflowPlan] = {}
     for view in views:
         try:
-            plans[view.name] = declare_view(view.name, view.query.spark, view.key, specs, {}, typer)
+            plans[view.name] = declare_view(view.name, view.query.spark, view.key, specs, {}, analyser)
         except UserError as error:
             found.append(Judged(Verdict.REFUSED, view, f"{type(error).__name__}: {error}"))
     for name, plan in plans.items():
