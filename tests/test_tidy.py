@@ -59,7 +59,7 @@ NAMES_OF_OTHERS = {
         # of the Makefile
         "SINCE verify",
         # SQL
-        "EXTRACT grouping_id session_window try_cast _outer",
+        "EXTRACT IDENTIFIER grouping_id session_window try_cast window_time _outer",
         # Spark
         "groupBy().agg() transformWithStateInPandas awaitTermination() foreachBatch mapInArrow processAllAvailable",
         "canonicalized dropDuplicatesWithinWatermark",
