@@ -24,6 +24,7 @@ from upriver.sql.expressions import RULES as OPERATORS
 from upriver.sql.functions.table import TABLE
 from upriver.sql.translation import Translation
 from upriver.sql.tree import TreeNode, read
+from upriver.sql.user_functions import UserFunctions
 from upriver.sql.views import RULES
 
 # ruff: noqa: E501  queries are easier to read on one line
@@ -146,7 +147,7 @@ def _all_trees(listed: Sequence[str]) -> Mapping[str, TreeNode]:
 
 def _is_translated(tree: TreeNode) -> bool:
     try:
-        Translation(Source("", ""), "UTC", {"rows_": SPEC}, {}, RULES).relation(tree)
+        Translation(Source("", ""), "UTC", {"rows_": SPEC}, UserFunctions({}), RULES).relation(tree)
     except UserError:
         return False
     return True

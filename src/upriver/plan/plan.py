@@ -17,6 +17,7 @@ their values are. A null equals a null, NaN equals NaN, and -0.0 equals 0.0, unl
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -503,6 +504,8 @@ class FunctionForm(StrEnum):
     PANDAS = "pandas"
 
 
+DECLARED_CALL = "call_of_upriver"
+"""The name of the Python code by which Spark calls a declared function: so a plan tells it from one of the session."""
 USER_PREFIX = "user_function_"
 """The beginning of the name of each user's function in DuckDB's SQL."""
 
@@ -527,7 +530,7 @@ class UserFunction:
     @property
     def sql_name(self) -> str:
         """Its name in DuckDB's SQL."""
-        return f"{USER_PREFIX}{self.name.lower()}_{self.digest}"
+        return f"{USER_PREFIX}{re.sub(r'[^0-9a-z_]', '_', self.name.lower())}_{self.digest}"
 
 
 Op = (

@@ -79,6 +79,11 @@ class PlanWalker:
         parser = session._jsparkSession.sessionState().sqlParser()
         return str(self._walker.statement(parser.parsePlan(sql)))
 
+    def lend(self, giving: SparkSession, taking: SparkSession, name: str) -> bool:
+        """Let one session call a temporary function in Python of another one; whether that has one of this name."""
+        states = [session._jsparkSession.sessionState() for session in (giving, taking)]
+        return bool(self._walker.lend(*states, name))
+
 
 def _compiled(spark: SparkSession) -> Any:
     compiler = java_class(spark, "org.codehaus.janino.SimpleCompiler")()
@@ -93,14 +98,17 @@ def _compiled(spark: SparkSession) -> Any:
 
 _SOURCE = r"""
 import org.apache.spark.api.python.PythonFunction;
-import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.CatalystTypeConverters;
+import org.apache.spark.sql.catalyst.FunctionIdentifier;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.analysis.FunctionRegistry;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Exists;
 import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
 import org.apache.spark.sql.catalyst.expressions.InheritAnalysisRules;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
@@ -119,6 +127,7 @@ import org.apache.spark.sql.catalyst.optimizer.InlineCTE;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.Origin;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.internal.SessionState;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.Decimal;
 
@@ -157,6 +166,22 @@ public class PlanWalker {
       if (found.length() > 0) return found;
     }
     return "";
+  }
+
+  /** Lets one session call a temporary function in Python of another one; false if that has none of this name. */
+  public static boolean lend(Object giving, Object taking, String name) {
+    FunctionRegistry theirs = ((SessionState) giving).functionRegistry();
+    scala.collection.Iterator known = theirs.listFunction().iterator();
+    while (known.hasNext()) {
+      FunctionIdentifier one = (FunctionIdentifier) known.next();
+      scala.Option described = theirs.lookupFunction(one);
+      if (!one.funcName().equalsIgnoreCase(name) || described.isEmpty()) continue;
+      if (!"python_udf".equals(((ExpressionInfo) described.get()).getSource())) continue;
+      scala.Function1 builder = (scala.Function1) theirs.lookupFunctionBuilder(one).get();
+      ((SessionState) taking).functionRegistry().createOrReplaceTempFunction(name, builder, "python_udf");
+      return true;
+    }
+    return false;
   }
 
   private static Rule[] rules(String names) throws Exception {
@@ -343,7 +368,9 @@ public class PlanWalker {
     text(String.valueOf(value));
   }
 
+  /** Nothing for a function that other data go with: broadcast variables, or its own text if that is long. */
   private void pickled(PythonFunction function) {
+    if (function.broadcastVars() != null && !function.broadcastVars().isEmpty()) { text(""); return; }
     scala.collection.Iterator items = function.command().iterator();
     java.io.ByteArrayOutputStream bytes = new java.io.ByteArrayOutputStream();
     while (items.hasNext()) bytes.write(((Number) items.next()).intValue());

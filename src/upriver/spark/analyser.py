@@ -27,6 +27,9 @@ _MEASURED_FROM = 4
 _A_QUERY = "A view is one query: SELECT ... FROM ..."
 OF_A_MAP = "Let its function give what the view needs; or have Spark compute it, from app.read() of the map."
 
+FUNCTIONS_LENT_MAX = 1_000
+"""Functions of the user's session that the session for queries knows."""
+
 View = str | DataFrame | None
 """A view that others may read: its SQL, or its definition; ``None`` for a stateful map, which they may not."""
 
@@ -57,6 +60,8 @@ class SparkAnalyser:
         self._known: dict[str, TableSpec | str | DataFrame] = {}
         """The temporary views of the session: tables, and views by their SQL or as DataFrames."""
         self._known_functions: dict[str, UserFunction] = {}
+        self._lent: list[str] = []
+        """The functions of the user's session that the session for queries knows."""
 
     @property
     def timezone(self) -> str:
@@ -128,12 +133,27 @@ class SparkAnalyser:
             with unlogged():
                 statement = PlanWalker(self._users).statement(session, sql)
                 if not statement:
-                    return session.sql(sql)
+                    return self._read(session, sql)
         except PySparkException as error:
             raise self._refusal(name, error, views) from error
         except Py4JJavaError as error:
             raise _as_refusal(source, error) from error
         raise source.unsupported(0, f"a statement that is no query ({statement})", _A_QUERY)
+
+    def _read(self, session: SparkSession, sql: str) -> DataFrame:
+        """The query, with the functions of the user's session that it calls. Raises PySparkException."""
+        walker = PlanWalker(self._users)
+        for name in self._lent:
+            walker.lend(self._users, session, name)
+        while True:
+            try:
+                return session.sql(sql)
+            except PySparkException as error:
+                name = (error.getMessageParameters() or {}).get("routineName", "").replace("`", "")
+                is_lent = error.getCondition() == "UNRESOLVED_ROUTINE" and name not in self._lent
+                if not is_lent or len(self._lent) >= FUNCTIONS_LENT_MAX or not walker.lend(self._users, session, name):
+                    raise
+                self._lent.append(name)
 
     def curve(self, bits: int) -> tuple[float, ...]:
         """What Spark has measured of approx_count_distinct with so many bits of registers: the greatest number that it

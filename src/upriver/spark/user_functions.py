@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType
 from upriver.arguments import class_name
 from upriver.engine.user_functions import column_function
 from upriver.errors import DeclarationError
-from upriver.plan.plan import FunctionForm, UserFunction
+from upriver.plan.plan import DECLARED_CALL, FunctionForm, UserFunction
 from upriver.plan.types import duck_name, is_nested, spark_name
 from upriver.spark.functions import Columns, check_call, declared_columns, pickled
 from upriver.spark.session import unlogged
@@ -94,6 +94,7 @@ def _called_by_spark(function: UserFunction) -> Any:
     def call(*columns: pa.Array) -> pa.Array:
         return column_function(function)(*columns)
 
+    call.__name__ = call.__qualname__ = DECLARED_CALL
     returned = from_arrow_type(function.returns, prefer_timestamp_ntz=True)
     make: Any = arrow_udf  # its types do not know a call by a function and a type
     return make(call, returned)

@@ -119,7 +119,7 @@ def _planned(function: TreeNode, node: TreeNode, over: Expressions) -> Planned:
         return Planned(end_call(context, place, _ENDS[kind], value, bool(function.fields["ignoreNulls"])))
     rule = _OTHERS.get(kind)
     if rule is None:
-        name = function.name.lower()
+        name = str(function.fields["name"]) if kind == "PythonUDAF" else function.name.lower()
         raise context.unsupported(place, f"the aggregate {name}()", INSTEAD.get(name, ELSEWHERE))
     if distinct and kind != "HyperLogLogPlusPlus":
         raise _of_each_once(function, over)

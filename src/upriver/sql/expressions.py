@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from upriver.plan.plan import UserFunction
 from upriver.plan.relation import Scalar, any_fails
 from upriver.plan.source import ELSEWHERE, Place, Source
 from upriver.plan.types import (
@@ -62,12 +61,13 @@ from upriver.sql.functions.nested_values import field_sql
 from upriver.sql.functions.numbers import try_divide
 from upriver.sql.functions.parts import element, fields_of, of_key
 from upriver.sql.functions.scalars import Context, intolerant, literal, null, strict
-from upriver.sql.functions.signatures import Lambda, Operands, call, call_of_users
+from upriver.sql.functions.signatures import Lambda, Operands, call
 from upriver.sql.functions.strings import located, substring, trimmed
 from upriver.sql.functions.table import CHANGING, FUNCTIONS, REFUSED
 from upriver.sql.functions.times import part
 from upriver.sql.functions.tries import tried, tried_cast
 from upriver.sql.tree import TreeNode, conjuncts
+from upriver.sql.user_functions import UserFunctions
 
 Leaf = Callable[[TreeNode], Scalar | None]
 Combine = Callable[[Context, Place, Scalar, Scalar], Scalar]
@@ -80,9 +80,9 @@ _INTERVAL_INSTEAD = "Add or take away an INTERVAL that is written out: t + INTER
 
 class Expressions:
     """Expressions over rows. leaf: the value of a column, a group or a result, tried before any rule; ``None`` for a
-    node that is none. zone: the session's. functions: the user's own, by name in lower case."""
+    node that is none. zone: the session's. functions: the user's own."""
 
-    def __init__(self, source: Source, zone: str, leaf: Leaf, functions: Mapping[str, UserFunction]) -> None:
+    def __init__(self, source: Source, zone: str, leaf: Leaf, functions: UserFunctions) -> None:
         self.context, self.functions = Context(source, zone), functions
         self.leaf = leaf
         self._variables: dict[int, Scalar] = {}
@@ -184,7 +184,7 @@ class Expressions:
         inner = next((one for one in node.children if not one.deterministic), None)
         if not node.deterministic and inner is not None:
             return self._unknown(inner)
-        name = node.name.lower()
+        name = str(node.fields["name"]) if node.kind == "PythonUDF" else node.name.lower()
         if name in ("now", "current_timestamp", "current_date", "localtimestamp"):
             instead = f"Select it in a subquery: (SELECT *, {name}() AS clock FROM t)."
             return self.context.unsupported(node.place, f"{name}() in this place", instead)
@@ -699,12 +699,7 @@ def _precise(over: Expressions, node: TreeNode) -> Scalar:
 
 
 def _users(over: Expressions, node: TreeNode) -> Scalar:
-    """A function in Python. It must be declared, so that each worker has it."""
-    name = str(node.fields["name"])
-    function = over.functions.get(name.lower())
-    if function is None:
-        raise over.context.unsupported(node.place, f"the Python function {name}()", "Declare it: app.function(f).")
-    return call_of_users(over.context, node.place, function, over.all(node.children))
+    return over.functions.call(over.context, node, over.all(node.children))
 
 
 def _around(over: Expressions, node: TreeNode) -> Scalar:

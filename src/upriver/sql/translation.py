@@ -12,7 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from upriver.plan.column_names import NAME_CHARS_MAX, unique
-from upriver.plan.plan import ALL_ALIKE, TableSpec, UserFunction
+from upriver.plan.plan import ALL_ALIKE, TableSpec
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import Source
 from upriver.plan.types import is_null
@@ -22,6 +22,7 @@ from upriver.sql.relations import ALIKE, Output, projected, relabelled
 from upriver.sql.shapes import shape_of
 from upriver.sql.time_windows import bounds, field_of, is_made, is_window, unnamed, window_of
 from upriver.sql.tree import TreeNode
+from upriver.sql.user_functions import UserFunctions
 
 Rule = Callable[["Translation", TreeNode], Relation]
 NO_OPERATOR = "Write the query with SELECT, JOIN, GROUP BY, window functions and set operations."
@@ -51,15 +52,15 @@ _CAST_BEFORE = re.compile(r"(?:TRY_)?CAST\s*\(\s*", re.IGNORECASE)
 
 
 class Translation:
-    """The translation of one view. rules: by the class of an operator. functions: the user's own, by name in lower
-    case. taken: names that no column may have, lower case."""
+    """The translation of one view. rules: by the class of an operator. functions: the user's own. taken: names that no
+    column may have, lower case."""
 
     def __init__(
         self,
         source: Source,
         zone: str,
         tables: Mapping[str, TableSpec],
-        functions: Mapping[str, UserFunction],
+        functions: UserFunctions,
         rules: Mapping[str, Rule],
     ) -> None:
         self.source, self.zone, self.functions = source, zone, functions

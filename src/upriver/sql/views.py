@@ -41,6 +41,7 @@ from upriver.sql.preparation import prepared
 from upriver.sql.relations import Output, projected, retyped
 from upriver.sql.translation import Rule, Translation
 from upriver.sql.tree import TreeNode, read
+from upriver.sql.user_functions import UserFunctions
 from upriver.sql.window_functions import all_numbered
 
 RULES: Mapping[str, Rule] = {
@@ -92,13 +93,15 @@ class Analyser(Protocol):
 class CompiledView:
     """A view as a query. schema: its columns, as Spark names and types them; ``relation`` has the same columns.
 
-    source: gives messages the places in the relations. ignored: what the SQL says to no effect, in words.
+    source: gives messages the places in the relations. ignored: what the SQL says to no effect, in words. functions:
+    of the user's, that some expression calls.
     """
 
     source: Source
     relation: Relation
     schema: pa.Schema
     ignored: tuple[str, ...] = ()
+    functions: tuple[UserFunction, ...] = ()
 
 
 def declare_view(
@@ -129,7 +132,7 @@ def declare(
     """Compile a view that Spark has analysed. source: of a DataFrame, a FrameSource. Raises as :func:`declare_view`."""
     with _faults_told(source.view, source.sql):
         view = compiled(source, analysed, tables, analyser)
-        return planned(view, key, tables, analyser.functions.values())
+        return planned(view, key, tables)
 
 
 @contextmanager
@@ -157,10 +160,12 @@ def compiled(source: Source, analysed: Analysed, tables: Mapping[str, TableSpec]
     """Compile what Spark has analysed. Raises UnsupportedSql, DeclarationError."""
     _check_columns(source, analysed.schema)
     try:
-        translation = Translation(source, analyser.timezone, tables, analyser.functions, RULES)
+        functions = UserFunctions(analyser.functions)
+        translation = Translation(source, analyser.timezone, tables, functions, RULES)
         root = read(analysed.plan, analyser.timezone, source.places if isinstance(source, FrameSource) else None)
         relation = relation_of(translation, root, analysed.schema.names)
         relation = with_curves(all_numbered(relation), analyser.curve)
+        called = _called(relation, functions.called)
     except RecursionError as error:
         raise _too_deep(source) from error
     for ours, field in zip(relation.schema, analysed.schema, strict=True):
@@ -168,7 +173,7 @@ def compiled(source: Source, analysed: Analysed, tables: Mapping[str, TableSpec]
             what = f"{field.name!r}, {spark_name(field.type)} for Spark and {spark_name(ours.type)} here,"
             raise source.unsupported(None, what, "CAST it to the type that you want.")
     schema = pa.schema([pa.field(field.name, field.type) for field in analysed.schema])
-    return CompiledView(source, retyped(relation, schema), schema, _ignored(source, translation))
+    return CompiledView(source, retyped(relation, schema), schema, _ignored(source, translation), called)
 
 
 def _ignored(source: Source, translation: Translation) -> tuple[str, ...]:
@@ -192,21 +197,15 @@ def relation_of(translation: Translation, root: TreeNode, titles: Sequence[str])
     return projected(made, [Output(title, translation.column(made, name)) for title, name in pairs], None)
 
 
-def planned(
-    view: CompiledView,
-    key: str | Sequence[str],
-    tables: Mapping[str, TableSpec],
-    functions: Collection[UserFunction],
-) -> DataflowPlan:
-    """The dataflow of a view. functions: those that it may call."""
+def planned(view: CompiledView, key: str | Sequence[str], tables: Mapping[str, TableSpec]) -> DataflowPlan:
+    """The dataflow of a view."""
     name, sql = view.source.view, view.source.sql
     named = view_key(name, view.schema, names(f"view {name!r}: key", key))
     try:
         regions = plan_regions(name, view.relation, named, tables, view.source)
-        called = _called(view.relation, functions)
     except RecursionError as error:
         raise _too_deep(view.source) from error
-    return DataflowPlan(name, sql, named, view.schema, regions, functions=called, ignored=view.ignored)
+    return DataflowPlan(name, sql, named, view.schema, regions, functions=view.functions, ignored=view.ignored)
 
 
 def _too_deep(source: Source) -> UnsupportedSql:
@@ -239,6 +238,8 @@ def deletion(sql: str, table: TableSpec, analyser: Analyser) -> str:
     source = Source("", sql)
     try:
         view = compiled(source, analyser.condition(table.name, sql), {table.name: table}, analyser)
+        if view.functions:
+            raise source.unsupported(None, f"the function {view.functions[0].name}()", "Make it a column of the table.")
         match view.relation:
             case Relation(op=ProjectOp(), inputs=(Relation(op=FilterOp(predicate), inputs=(Relation(op=Scan()),)),)):
                 return predicate

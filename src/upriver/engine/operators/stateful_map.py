@@ -549,9 +549,11 @@ def _repeated(batch: Batch) -> Batch:
 
 def loaded(function: bytes, about: str) -> Function:
     """Unpickle a user's function. about: names it in messages. This is the only place that unpickles anything. The plan
-    with the function comes in the closure of Spark's task, or over a channel that the cluster's secret seals."""
+    with the function comes in the closure of Spark's task, or over a channel that the cluster's secret seals. PySpark
+    pickles a function of its session as a pair with the type."""
     try:
-        loaded: Function = pickle.loads(function)
+        found = pickle.loads(function)
+        loaded: Function = found[0] if isinstance(found, tuple) else found
     except Exception as error:  # of any class: loading runs what the user's modules have in them
         raise DeclarationError(
             f"{about} cannot be loaded on a worker: {type(error).__name__}: {error}. "
