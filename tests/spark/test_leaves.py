@@ -103,6 +103,7 @@ def check_not_ready(action: Callable[[], Any]) -> None:
 def test_actions_follow_the_app_through_its_starts_and_stops(spark: Any, river: River, tmp_path: Path) -> None:
     """The same DataFrame objects, some with shuffles and subqueries, of which Spark keeps rows and errors."""
     spark.createDataFrame([(1,)], "own long").createOrReplaceTempView("events")
+    before = spark.catalog.listTables()
     app, events, items = river.app, river.events, river.items
     makers = events.join(items, "item").groupBy("maker").agg(F.sum("v").alias("v"), F.count("*").alias("n"))
     broadcast = events.join(F.broadcast(river.full), "k").select("k", "v", "total")
@@ -142,7 +143,7 @@ def test_actions_follow_the_app_through_its_starts_and_stops(spark: Any, river: 
         if not is_last:
             app.stop()
             spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-    assert [(view.name, view.isTemporary) for view in spark.catalog.listTables()] == [("events", True)]
+    assert spark.catalog.listTables() == before
     assert rows(spark.table("events")) == {(1,): 1}
     spark.catalog.dropTempView("events")
 
@@ -229,7 +230,9 @@ def test_columns_of_any_name_and_type(spark: Any, tmp_path: Path) -> None:
 # Views by DataFrames ------------------------------------------------------------------------------------------------
 
 
-def test_what_is_no_table_of_the_app_is_refused_with_its_place(spark: Any, river: River, tmp_path: Path) -> None:
+def test_what_is_no_table_of_the_app_is_refused_with_its_place(
+    spark: Any, river: River, tmp_path: Path, places: None
+) -> None:
     own = spark.createDataFrame([(1, "i0", 2)], EVENTS_SQL)
     own.write.parquet(str(tmp_path / "own"))
     files = spark.read.parquet(str(tmp_path / "own"))
@@ -253,6 +256,12 @@ def test_what_is_no_table_of_the_app_is_refused_with_its_place(spark: Any, river
         river.app.view("v", 3, key="k")  # type: ignore[arg-type]  # a wrong call
 
 
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have PySpark note where columns are made. It decides that once in a process, and without a session against it."""
+    monkeypatch.setattr("pyspark.errors.utils._enable_debugging_cache", True, raising=False)
+
+
 def line() -> int:
     """The line that calls this."""
     return sys._getframe(1).f_lineno
@@ -271,7 +280,7 @@ def test_what_was_dropped_or_declared_anew_is_refused(spark: Any, tmp_path: Path
 
 
 def test_sql_and_dataframes_have_the_same_leaves(spark: Any, river: River) -> None:
-    app = river.app
+    app, before = river.app, spark.catalog.listTables()
     in_sql = app._analyser.frame_of(
         "v", "SELECT e.k, count(*) AS n FROM events e JOIN items USING (item) GROUP BY e.k", {}
     )
@@ -279,7 +288,7 @@ def test_sql_and_dataframes_have_the_same_leaves(spark: Any, river: River) -> No
     for frame in (in_sql, as_frame):
         assert app._leaves.names_of(frame) == ("events", "items")
         assert not app._leaves.plans.others(frame, app._leaves.app)
-    assert not spark.catalog.listTables()
+    assert spark.catalog.listTables() == before
 
 
 def test_a_definition_reads_tables_only_and_gives_the_rows_of_any_epoch(spark: Any, river: River) -> None:
@@ -363,7 +372,7 @@ def test_dataframes_are_views(spark: Any, river: River) -> None:
     assert rows(top) == rows(app.read("top")) != {}
 
 
-def test_refusals_of_dataframes_have_their_place(spark: Any, river: River) -> None:
+def test_refusals_of_dataframes_have_their_place(spark: Any, river: River, places: None) -> None:
     condition = F.upper(F.uuid()) == "x"
     with pytest.raises(UnsupportedSql, match=rf"view 'v', \S*test_leaves\.py:{line() - 1} \(__eq__\): uuid\(\)"):
         river.app.view("v", river.events.filter(condition), key="k")

@@ -71,8 +71,8 @@ class SparkAnalyser:
 
     @property
     def session(self) -> SparkSession:
-        """The session for queries. Raises DeclarationError if SQL means something else in the user's by now."""
-        return self._asked()[0]
+        """The session for queries, as it was at first, even if the user's has changed."""
+        return self._asked()[0] if self._first is None else self._first[0]
 
     def _asked(self) -> tuple[SparkSession, str]:
         """The session for queries, and its time zone. Raises DeclarationError if SQL means something else by now."""
