@@ -51,6 +51,7 @@ sha2() of these bits | SELECT ^sha2(s, i) AS n FROM t
 LIMIT or OFFSET by anything but a number | SELECT k FROM t ^ORDER BY k OFFSET 1 + 1
 LIMIT or OFFSET by anything but a number | SELECT k FROM t ^ORDER BY k LIMIT 1 + 1
 TABLESAMPLE | SELECT k FROM t ^TABLESAMPLE (5 PERCENT)
+a view without columns | SELECT * EXCEPT (k) FROM (SELECT k FROM t)
 the column r, STRUCT<>, a struct without fields, | SELECT * EXCEPT (r.z) FROM t
 a column of nothing but NULL, 'n', | SELECT k, NULL AS n FROM t UNION ALL SELECT k, NULL FROM t
 GROUP BY of 256 sets | SELECT k FROM t ^GROUP BY CUBE(k, i, l, x, f, p, s, b)

@@ -224,6 +224,8 @@ def _check_columns(source: Source, schema: pa.Schema) -> None:
         if not repeated[0].isidentifier():
             instead = "Give each a name of its own: ... AS name."
         raise source.wrong(None, f"several columns have one name: {listed}", instead)
+    if not len(schema):
+        raise source.unsupported(None, "a view without columns", "Select one.")
     for field in schema:
         if is_null(field.type):
             what = f"a column of nothing but NULL, {field.name!r},"

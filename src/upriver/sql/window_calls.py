@@ -63,7 +63,8 @@ def _windowed(translation: Translation, node: TreeNode) -> Relation:
             listed, (below,) = below.fields["projectList"], below.children
         if below.kind == "Sort":
             sorted_by, (below,) = below.fields["order"], below.children
-    calls = [one for window in reversed(nodes) for one in window.fields["windowExpressions"]]
+    every = [one for window in reversed(nodes) for one in window.fields["windowExpressions"]]
+    calls = [one for one in every if not one.is_column]  # Catalyst lists what the query around needs, too
     rows = attached(translation, translation.relation(below), [*calls, *sorted_by])
     over = translation.over(rows)
     functions = [_function(translation, one, over, sorted_by) for one in calls]
