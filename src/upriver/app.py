@@ -234,7 +234,7 @@ class App:
         retain: a column and an interval, such as ``("at", "30 days")``: a row leaves the table, and every view, once
         the newest ``at`` is 30 days later. The interval is a text or a timedelta for a TIMESTAMP or a DATE, a number
         for an integer column, or ``None``, with which no further row leaves; docs/guide/sources.md has the rules.
-        Returns the table as a DataFrame, of which views can be made (:meth:`view`). While the app runs, each of its
+        Returns the table as a DataFrame; views can be made of it (:meth:`view`). While the app runs, each of its
         actions reads the table as :meth:`read` does, all leaves of one action as of one epoch. Otherwise an action
         raises Spark's error with NotReady in its message; the same DataFrame gives rows when the app runs again.
         In a running app, the table's source starts beside the others, and the call returns when it runs: when its first

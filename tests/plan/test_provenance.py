@@ -153,7 +153,7 @@ SPANS = "SELECT e.until, s.x FROM starts s JOIN ends e ON s.k = e.k AND s.at = e
     ids=["of the consumer's key", "of the key of a producer that rows are exchanged to"],
 )
 def test_a_column_of_another_type_is_no_trace(sql: str, key: str | tuple[str, ...], table: str) -> None:
-    """A view has times in the session's time zone, whatever the zones of its tables."""
+    """A view has times in the session's time zone, even if its tables have others."""
     plan = declare_view("v", sql, key, TIMES, {}, SharedAnalyser(TIMES))
     assert f"{table}.x, {table}.at is of another type in table {table}" in (why_untraced(plan) or "")
 

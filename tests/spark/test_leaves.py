@@ -1,4 +1,4 @@
-"""Tables and views as DataFrames: when they have rows, of which epoch, and what a view by a DataFrame may read."""
+"""Tables and views as DataFrames: when they have rows, as of what epoch, and what a view by a DataFrame may read."""
 
 import sys
 import threading
@@ -101,7 +101,7 @@ def check_not_ready(action: Callable[[], Any]) -> None:
 
 @pytest.mark.smoke
 def test_actions_follow_the_app_through_its_starts_and_stops(spark: Any, river: River, tmp_path: Path) -> None:
-    """The same DataFrame objects, some with shuffles and subqueries, of which Spark keeps rows and errors."""
+    """The same DataFrame objects, some with shuffles and subqueries: Spark keeps rows and errors of these."""
     spark.createDataFrame([(1,)], "own long").createOrReplaceTempView("events")
     before = spark.catalog.listTables()
     app, events, items = river.app, river.events, river.items

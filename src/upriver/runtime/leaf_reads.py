@@ -31,10 +31,10 @@ class RunningActions(Protocol):
         """The tables and views of the app that it reads; ``None`` if Spark does not know the action."""
 
     def pinned(self, execution: int) -> Epoch | None:
-        """The epoch as of which it must read, since it goes on from what an earlier action has read."""
+        """The epoch that it must read, since it goes on from what an earlier action has read."""
 
     def pin(self, execution: int, epoch: Epoch | None) -> None:
-        """Note the epoch as of which it reads; ``None``: it fails."""
+        """Note the epoch that it reads; ``None``: it fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Begun:
 
 @dataclass(slots=True)
 class _Action:
-    """An action of which some task has asked. begun: guarded by the lock."""
+    """An action whose tasks have asked. begun: guarded by the lock."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     begun: _Begun | None = None

@@ -87,9 +87,9 @@ class ViewFrames:
     ) -> DataFrame:
         """A view at the end of ``epoch``, as a DataFrame of the user's session. Each action reads that epoch anew.
 
-        micros: what the clock shows, since 1970; ``None``: no clock is read. pruned: tables of which only the rows are
-        read that have one of the ``wanted`` hash64 by this index. A row from which the view cannot be computed makes
-        the action fail, in Spark's words, even if its table has such rows set aside.
+        micros: what the clock shows, since 1970; ``None``: no clock is read. pruned: tables, with an index of each:
+        only rows are read that have one of the ``wanted`` hash64 by it. A row from which the view cannot be computed
+        makes the action fail, in Spark's words, even if its table has such rows set aside.
         """
         frame, session, given = self._definition(name), self._analyser.session, dict[str, DataFrame]()
         for table in self._leaves.names_of(frame):

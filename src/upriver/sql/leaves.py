@@ -1,6 +1,6 @@
 """Leaves in analysed plans: the DataFrames of an app's tables, which have rows while the app runs.
 
-A leaf is a map in Arrow; the name of its function says of which app and of which table or view it is. In SQL a
+A leaf is a map in Arrow; its function's name has its app, and its table or view. In SQL a
 temporary view of the table's name is above it.
 """
 

@@ -18,7 +18,7 @@ from upriver.sql.tree import TreeNode
 ROWS_MAX = 10_000
 """Rows of VALUES or range(): they are part of the plan that every worker gets."""
 ROWS_OF_CLOCK_MAX = 100
-"""The same of VALUES with the clock, of which each row is an operator."""
+"""The same of VALUES with the clock: there each row is an operator."""
 _IN_A_TABLE = "Make a table of them: app.table()."
 
 
