@@ -1,8 +1,8 @@
 """What Spark makes of a query: its analysed plan, rewritten by some of Catalyst's own rules, as one JSON text.
 
-A small Java class walks the tree inside the JVM, in one call of py4j. It is compiled by Janino, which every Spark has
-for the code that it generates. Catalyst's own JSON loses what is needed: the modes of arithmetic, casts and sums,
-the ids of shared expressions, the rows of VALUES, the types of computed expressions, and the places.
+A small Java class walks the tree inside the JVM, in one call of py4j. Catalyst's own JSON loses what is needed: the
+modes of arithmetic, casts and sums, the ids of shared expressions, the rows of VALUES, the types of computed
+expressions, and the places.
 
 Which rules are applied decides what the rest of the front end has to know. Some of Spark's would harm.
 ComputeCurrentTime makes the clock a constant. ReplaceExpressions loses the classes of functions.
@@ -13,13 +13,11 @@ Leaves (:mod:`upriver.sql.leaves`) are written without their pickled functions, 
 a user's function, the text has what PySpark has pickled, in base64.
 """
 
-from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 
-from upriver.spark.session import java_class
+from upriver.spark.session import compiled_class, java_class
 from upriver.sql.leaves import LEAF_PREFIX
 
 _CATALYST = "org.apache.spark.sql.catalyst."
@@ -47,21 +45,14 @@ PUSH = _optimizer("PushDownPredicates", "ReorderJoin", "EliminateOuterJoin", "Bo
 are applied before subqueries are rewritten, too: as in Spark, NOT then stands at IN itself, which matters for NULL."""
 
 
-_KNOWN: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""By the gateway to a JVM: the walker there."""
-_COMPILING = Lock()
-
-
 class PlanWalker:
     """Reads the plans of one JVM. The first one of a JVM compiles its class."""
 
     def __init__(self, spark: SparkSession) -> None:
         gateway: Any = spark.sparkContext._gateway
         self._sessions = java_class(spark, "org.apache.spark.sql.classic.SparkSession")
-        with _COMPILING:
-            if gateway not in _KNOWN:
-                _KNOWN[gateway] = _compiled(spark)
-        self._walker = _KNOWN[gateway]
+        (constructor,) = compiled_class(spark, "PlanWalker", _SOURCE).getConstructors()
+        self._walker: Any = constructor.newInstance(gateway.new_array(java_class(spark, "java.lang.Object"), 0))
 
     def text_of(self, frame: DataFrame, sql: str = "") -> str:
         """The plan of a DataFrame, as JSON, after all rules, which are applied in rounds until nothing changes.
@@ -83,17 +74,6 @@ class PlanWalker:
         """Let one session call a temporary function in Python of another one; whether that has one of this name."""
         states = [session._jsparkSession.sessionState() for session in (giving, taking)]
         return bool(self._walker.lend(*states, name))
-
-
-def _compiled(spark: SparkSession) -> Any:
-    compiler = java_class(spark, "org.codehaus.janino.SimpleCompiler")()
-    thread = java_class(spark, "java.lang.Thread").currentThread()
-    compiler.setParentClassLoader(thread.getContextClassLoader())
-    compiler.cook(_SOURCE)
-    (constructor,) = compiler.getClassLoader().loadClass("PlanWalker").getConstructors()
-    gateway: Any = spark.sparkContext._gateway
-    nothing = gateway.new_array(java_class(spark, "java.lang.Object"), 0)
-    return constructor.newInstance(nothing)
 
 
 _SOURCE = r"""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -87,10 +88,14 @@ class SparkAnalyser:
             )
         return self._first
 
+    @cached_property
+    def _walker(self) -> PlanWalker:
+        return PlanWalker(self._users)
+
     def analysed(self, name: str, sql: str, views: Mapping[str, View]) -> Analysed:
         """The query of a view of this name. Arguments and errors as of :meth:`frame_of`, and of
         :meth:`analysed_frame`."""
-        return self.analysed_frame(self.frame_of(name, sql, views), name, sql)
+        return self._of_frame(self.frame_of(name, sql, views), name, sql)
 
     def condition(self, table: str, sql: str) -> Analysed:
         """The rows of a table for which a condition is true. Raises as :meth:`analysed`, with the place in ``sql``."""
@@ -102,17 +107,20 @@ class SparkAnalyser:
                 frame = session.table(f"`{table}`").where(sql)
         except PySparkException as error:
             raise self._refusal("", error, {}) from error
-        return self.analysed_frame(frame, "", sql)
+        return self._of_frame(frame, "", sql)
 
     def analysed_frame(self, frame: DataFrame, name: str, sql: str) -> Analysed:
         """A DataFrame that is the view of this name. sql: its text. Raises DeclarationError in Spark's words for what
         its rules refuse; UnsupportedSql for a type that a view cannot have."""
-        _, zone = self._asked()
-        schema = frame.schema
-        columns = _typed(Source(name, sql), schema, zone)
+        self._asked()
+        return self._of_frame(frame, name, sql)
+
+    def _of_frame(self, frame: DataFrame, name: str, sql: str) -> Analysed:
+        """The same, where the user's settings have been checked."""
+        columns = _typed(Source(name, sql), frame.schema, self.timezone)
         try:
             with unlogged():
-                return Analysed(columns, PlanWalker(self._users).text_of(frame, sql))
+                return Analysed(columns, self._walker.text_of(frame, sql))
         except PySparkException as error:
             raise self._refusal(name, error, {}) from error
         except Py4JJavaError as error:
@@ -131,7 +139,7 @@ class SparkAnalyser:
         try:
             self._register(session, views)
             with unlogged():
-                statement = PlanWalker(self._users).statement(session, sql)
+                statement = self._walker.statement(session, sql)
                 if not statement:
                     return self._read(session, sql)
         except PySparkException as error:
@@ -142,16 +150,16 @@ class SparkAnalyser:
 
     def _read(self, session: SparkSession, sql: str) -> DataFrame:
         """The query, with the functions of the user's session that it calls. Raises PySparkException."""
-        walker = PlanWalker(self._users)
         for name in self._lent:
-            walker.lend(self._users, session, name)
+            self._walker.lend(self._users, session, name)
         while True:
             try:
                 return session.sql(sql)
             except PySparkException as error:
                 name = (error.getMessageParameters() or {}).get("routineName", "").replace("`", "")
-                is_lent = error.getCondition() == "UNRESOLVED_ROUTINE" and name not in self._lent
-                if not is_lent or len(self._lent) >= FUNCTIONS_LENT_MAX or not walker.lend(self._users, session, name):
+                is_new = error.getCondition() == "UNRESOLVED_ROUTINE" and name not in self._lent
+                may_lend = is_new and len(self._lent) < FUNCTIONS_LENT_MAX
+                if not may_lend or not self._walker.lend(self._users, session, name):
                     raise
                 self._lent.append(name)
 

@@ -1,6 +1,6 @@
 """Leaves in Spark's plans: which leaves an action reads, other plans in their place, and a plan's text.
 
-A small Java class does this inside the JVM, compiled as :mod:`upriver.spark.analysed_plans` compiles its own.
+A small Java class does this inside the JVM.
 
 Spark plans a DataFrame object once, and keeps for its further actions what the first one has shuffled and broadcast,
 or why it has failed. An action on a table that grows, or on an app that has begun meanwhile, would then give an old
@@ -11,19 +11,13 @@ planned. If this Spark does not let it, the query stays *pinned*: its further ac
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 
 from upriver.ids import Epoch
-from upriver.spark.session import java_class
+from upriver.spark.session import compiled_class, java_class
 from upriver.sql.leaves import LEAF_PREFIX
-
-_KNOWN: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""By the gateway to a JVM: the methods of the class there."""
-_COMPILING = Lock()
 
 
 def leaf_name(app: str, name: str) -> str:
@@ -65,10 +59,8 @@ class LeafPlans:
         self._spark = spark
         context = spark.sparkContext
         self._gateway: Any = context._gateway
-        with _COMPILING:
-            if self._gateway not in _KNOWN:
-                _KNOWN[self._gateway] = _compiled(spark)
-        self._methods = _KNOWN[self._gateway]
+        methods = compiled_class(spark, "LeafPlans", _SOURCE).getDeclaredMethods()
+        self._methods = {method.getName(): method for method in methods}
         self._call("listen", context._jsc.sc())
 
     def names_of(self, frame: DataFrame, app: str) -> tuple[str, ...]:
@@ -92,12 +84,12 @@ class LeafPlans:
         return None if found is None else self._names(found, app)
 
     def pinned(self, execution: int, app: str) -> Epoch | None:
-        """The epoch as of which an action must read, since it goes on from parts that an earlier action has read."""
+        """The epoch that an action must read, since it goes on from parts that an earlier action has read."""
         found = self._call("pinned", execution, app)
         return None if found is None else Epoch(int(found))
 
     def pin(self, execution: int, app: str, epoch: Epoch | None) -> None:
-        """Note the epoch as of which an action reads; ``None``: it fails. Its query is planned anew afterwards."""
+        """Note the epoch that an action reads; ``None``: it fails. Its query is planned anew afterwards."""
         self._call("pin", execution, app, None if epoch is None else str(epoch))
 
     def rewritten(
@@ -138,14 +130,6 @@ def numbered(spark: SparkSession, count: int) -> DataFrame:
     numbers = spark.range(0, count, 1, max(1, count))
     rows, schema = numbers._jdf.queryExecution().toRdd(), numbers._jdf.schema()
     return DataFrame(spark._jsparkSession.internalCreateDataFrame(rows, schema, False), spark)
-
-
-def _compiled(spark: SparkSession) -> dict[str, Any]:
-    compiler = java_class(spark, "org.codehaus.janino.SimpleCompiler")()
-    compiler.setParentClassLoader(java_class(spark, "java.lang.Thread").currentThread().getContextClassLoader())
-    compiler.cook(_SOURCE)
-    found = compiler.getClassLoader().loadClass("LeafPlans").getDeclaredMethods()
-    return {method.getName(): method for method in found}
 
 
 _SOURCE = r"""

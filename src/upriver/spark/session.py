@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -66,6 +67,25 @@ def java_class(spark: SparkSession, name: str) -> Any:
     """A class of the JVM, by its whole name. As a path of attributes, each package would be looked for as a class, in
     all of Spark's archives."""
     return getattr(spark._jvm, name)
+
+
+_COMPILED: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+"""By the gateway to a JVM: the classes of ours there, by name."""
+_COMPILING = threading.Lock()
+
+
+def compiled_class(spark: SparkSession, name: str, source: str) -> Any:
+    """A Java class of ours in the session's JVM, as ``java.lang.Class``. Janino compiles it there at the first call.
+    Every Spark has Janino, for the code that it generates."""
+    with _COMPILING:
+        known = _COMPILED.setdefault(spark.sparkContext._gateway, {})
+        if name not in known:
+            compiler = java_class(spark, "org.codehaus.janino.SimpleCompiler")()
+            thread = java_class(spark, "java.lang.Thread").currentThread()
+            compiler.setParentClassLoader(thread.getContextClassLoader())
+            compiler.cook(source)
+            known[name] = compiler.getClassLoader().loadClass(name)
+        return known[name]
 
 
 def is_local(spark: SparkSession) -> bool:

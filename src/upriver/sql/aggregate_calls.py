@@ -8,7 +8,7 @@ import pyarrow as pa
 from upriver.plan.relation import Scalar
 from upriver.plan.source import ELSEWHERE, Place
 from upriver.plan.types import array_type, is_string, same_type, spark_name, struct_type
-from upriver.sql.expressions import Expressions
+from upriver.sql.expressions import Expressions, mode
 from upriver.sql.functions.aggregates import (
     INSTEAD,
     Call,
@@ -138,11 +138,9 @@ def _name(function: TreeNode, over: Expressions) -> str:
         raise over.context.unsupported(function.place, f"{name}() with RESPECT NULLS", "Leave the words out.")
     if function.kind not in ("Sum", "Average"):
         return name
-    mode = function.fields.get("evalContext", function.fields.get("evalMode"))
-    mode = mode[1] if isinstance(mode, list) else mode
-    if mode == "LEGACY":
+    if mode(function) == "LEGACY":
         raise over.context.unsupported(function.place, f"{name}() without ANSI mode", "Set spark.sql.ansi.enabled.")
-    return f"try_{name}" if mode == "TRY" else name
+    return f"try_{name}" if mode(function) == "TRY" else name
 
 
 def _count(function: TreeNode, distinct: bool, over: Expressions) -> Call:

@@ -28,6 +28,7 @@ from upriver.plan.types import (
 from upriver.sql.constants import constant
 from upriver.sql.functions.aggregates import INSTEAD
 from upriver.sql.functions.arithmetic import (
+    DAY_MICROS,
     Interval,
     arithmetic,
     as_condition,
@@ -60,7 +61,7 @@ from upriver.sql.functions.logic import (
 from upriver.sql.functions.nested_values import field_sql
 from upriver.sql.functions.numbers import try_divide
 from upriver.sql.functions.parts import element, fields_of, of_key
-from upriver.sql.functions.scalars import Context, intolerant, literal, null, strict
+from upriver.sql.functions.scalars import FALSE, TRUE, Context, intolerant, literal, null, strict
 from upriver.sql.functions.signatures import Lambda, Operands, call
 from upriver.sql.functions.strings import located, substring, trimmed
 from upriver.sql.functions.table import CHANGING, FUNCTIONS, REFUSED
@@ -120,7 +121,7 @@ class Expressions:
         return [self.of(node) for node in nodes]
 
     def condition(self, node: TreeNode) -> list[Scalar]:
-        """The conditions that a node joins by AND, of which a row that fails one needs no other."""
+        """The conditions that a node joins by AND. A row that fails one needs no other."""
         return [as_condition(self.context, one.place, self.of(one, is_conditional=True)) for one in conjuncts(node)]
 
     @contextmanager
@@ -316,14 +317,14 @@ def _connected(word: str) -> Rule:
 def _is_null(over: Expressions, node: TreeNode) -> Scalar:
     (tested,) = node.children
     if is_never_null(tested):
-        return Scalar("FALSE", pa.bool_(), nulls=frozenset())
+        return FALSE
     return is_null_test(over.of(tested))
 
 
 def _not_null(over: Expressions, node: TreeNode) -> Scalar:
     (tested,) = node.children
     if is_never_null(tested):
-        return Scalar("TRUE", pa.bool_(), nulls=frozenset())
+        return TRUE
     return not_null_test(over.of(tested))
 
 
@@ -652,12 +653,9 @@ def _between(over: Expressions, node: TreeNode) -> Scalar:
 def _interval_days(over: Expressions, node: TreeNode) -> Scalar:
     interval = interval_of(node.children[0])
     if interval is not None:
-        days = abs(interval.micros) // _DAY_MICROS
+        days = abs(interval.micros) // DAY_MICROS
         return literal(days if interval.micros >= 0 else -days, pa.int32())
     return part(over.context, node.place, "day", *over.all(node.children))
-
-
-_DAY_MICROS = 86_400_000_000
 
 
 def _part(field: str) -> Rule:

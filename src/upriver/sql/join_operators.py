@@ -11,22 +11,20 @@ import pyarrow as pa
 
 from upriver.plan.column_names import unique
 from upriver.plan.plan import JoinKind
-from upriver.plan.relation import Relation, Scalar
+from upriver.plan.relation import Relation
 from upriver.plan.source import ELSEWHERE, FrameSource
 from upriver.sql.attachments import attached, with_columns
 from upriver.sql.conditions import conditions
 from upriver.sql.domains import with_keyed_domain, without_domain
 from upriver.sql.functions.logic import is_null_test, not_null_test
-from upriver.sql.joins import equality, joined
+from upriver.sql.functions.scalars import FALSE, TRUE
+from upriver.sql.joins import EQUALITIES, equality, joined
 from upriver.sql.one_row import only_row
 from upriver.sql.pushdown import filtered
 from upriver.sql.relations import ALIKE, Output, distinct, kept, projected, union, with_values
 from upriver.sql.translation import Rule, Translation
 from upriver.sql.tree import TreeNode, conjuncts, substituted
 
-TRUE = Scalar("TRUE", pa.bool_(), nulls=frozenset())
-FALSE = Scalar("FALSE", pa.bool_(), nulls=frozenset())
-_EQUALITIES = ("EqualTo", "EqualNullSafe")
 KINDS = {
     "Inner": JoinKind.INNER,
     "Cross": JoinKind.INNER,
@@ -90,7 +88,7 @@ def _attached(
 
     found = []
     for one in asked:
-        is_pair = one.kind in _EQUALITIES and not any(one.references <= side for side in sides)
+        is_pair = one.kind in EQUALITIES and not any(one.references <= side for side in sides)
         found.append(replace(one, children=tuple(map(settled, one.children))) if is_pair else settled(one))
     return rows[0], rows[1], found
 

@@ -34,7 +34,7 @@ from upriver.sql.relations import Output, in_slots, replicated_side, with_values
 from upriver.sql.translation import Translation
 from upriver.sql.tree import TreeNode
 
-_EQUALITIES = ("EqualTo", "EqualNullSafe")
+EQUALITIES = ("EqualTo", "EqualNullSafe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _is_of(condition: Condition, side: Relation) -> bool:
 
 
 def equality(translation: Translation, condition: Condition, left: Relation, right: Relation) -> Equality | None:
-    if condition.node.kind not in _EQUALITIES:
+    if condition.node.kind not in EQUALITIES:
         return None
     lefts, rights = set(left.schema.names), set(right.schema.names)
     for one, other in (condition.node.children, condition.node.children[::-1]):

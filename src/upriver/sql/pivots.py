@@ -18,13 +18,13 @@ from upriver.plan.types import is_floating
 from upriver.sql.attachments import attached
 from upriver.sql.expressions import Expressions
 from upriver.sql.functions.aggregates import Call
+from upriver.sql.functions.scalars import FALSE
 from upriver.sql.groups import CALL, Groups
 from upriver.sql.relations import Output, projected
 from upriver.sql.translation import Translation
 from upriver.sql.tree import TreeNode, changed
 
 _FIRST = "PivotFirst"
-_NEVER = Scalar("FALSE", pa.bool_(), nulls=frozenset())
 
 
 def is_pivot(node: TreeNode) -> bool:
@@ -120,7 +120,7 @@ def _columns(
         for flag in (True, False):
             translation.beside[_element(translation, listed, place, flag).meaning] = name
         is_nan = is_floating(column.type) and value is not None and isnan(float(value))  # which Spark does not find
-        found.append((_NEVER if is_nan else _equal(over, key, column, value), name))
+        found.append((FALSE if is_nan else _equal(over, key, column, value), name))
     return found
 
 

@@ -39,18 +39,11 @@ def _changed(
 ) -> TreeNode:
     """The operator over other plans, and with other fields; subqueries in its expressions are prepared, too. output:
     its columns; ``None`` for those that are left."""
-    places = {id(old): new for old, new in zip(node.children, children, strict=True)}
-
-    def part(value: Any) -> Any:
-        if isinstance(value, TreeNode):
-            return places[id(value)] if id(value) in places else _with_subqueries(value)
-        return [part(one) for one in value] if isinstance(value, list) else value
-
-    found = {name: part(fields.get(name, value)) for name, value in node.fields.items()}
     if output is None:
         dropped = _outputs(node.children) - _outputs(children)
         output = tuple(id for id in node.output if id not in dropped)
-    return replace(node, fields=found, children=tuple(children), output=output)
+    found = replace(node, fields={**node.fields, **fields}, output=output)
+    return found.over(children, _with_subqueries)
 
 
 def _outputs(nodes: Iterable[TreeNode]) -> Ids:
@@ -61,18 +54,10 @@ def _with_subqueries(node: TreeNode) -> TreeNode:
     """An expression whose subqueries are prepared."""
     if not any(one.kind == _SUBQUERY for one in node.walk()):
         return node
-    children = tuple(map(_with_subqueries, node.children))
-    places = {id(old): new for old, new in zip(node.children, children, strict=True)}
-
-    def part(value: Any) -> Any:
-        if isinstance(value, TreeNode):
-            return places.get(id(value), value)
-        return [part(one) for one in value] if isinstance(value, list) else value
-
-    fields = {name: part(value) for name, value in node.fields.items()}
-    if node.kind == _SUBQUERY:
-        fields["plan"] = prepared(fields["plan"])
-    return replace(node, fields=fields, children=children)
+    found = node.over(tuple(map(_with_subqueries, node.children)))
+    if node.kind != _SUBQUERY:
+        return found
+    return replace(found, fields={**found.fields, "plan": prepared(found.fields["plan"])})
 
 
 def _named(node: TreeNode) -> Ids:

@@ -32,7 +32,7 @@ _WITH_STATE = frozenset({"Aggregate", "Join", "Window", "Distinct", "Deduplicate
 """Operators whose rows cost state or a move between workers."""
 _OF_SPARK = re.compile(r"_groupingexpression|_w\d+|_we\d+")
 """Names that Spark gives to what it computes ahead of groups and of window functions."""
-_AROUND = frozenset({"AggregateExpression", "Alias", "Between"})
+_AROUND = frozenset({"AggregateExpression", "Alias"})
 """Classes that are shown as their first operand."""
 _SIGNS = {
     "Add": "+",

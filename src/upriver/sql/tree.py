@@ -89,6 +89,21 @@ class TreeNode:
         for one in self.children:
             yield from one.walk()
 
+    def over(
+        self, children: Sequence["TreeNode"], other: Callable[["TreeNode"], "TreeNode"] = lambda one: one
+    ) -> "TreeNode":
+        """The same over other children, which its fields name, too. other: gives what takes the place of a node in its
+        fields that is no child."""
+        places = {id(old): new for old, new in zip(self.children, children, strict=True)}
+
+        def part(value: Any) -> Any:
+            if isinstance(value, TreeNode):
+                return places[id(value)] if id(value) in places else other(value)
+            return [part(one) for one in value] if isinstance(value, list) else value
+
+        fields = {name: part(value) for name, value in self.fields.items()}
+        return replace(self, fields=fields, children=tuple(children))
+
     @property
     def id(self) -> int:
         """Of a column, or of what is named."""
@@ -195,20 +210,11 @@ def changed(node: TreeNode, change: Callable[[TreeNode], TreeNode | None]) -> Tr
     children = tuple(changed(one, change) for one in node.children)
     if all(new is old for new, old in zip(children, node.children, strict=True)):
         return node
-    taken = {id(old): new for new, old in zip(children, node.children, strict=True)}
-
-    def field(part: Any) -> Any:
-        if isinstance(part, TreeNode):
-            return taken.get(id(part), part)
-        return [field(one) for one in part] if isinstance(part, list) else part
-
-    return replace(node, fields={name: field(part) for name, part in node.fields.items()}, children=children)
+    return node.over(children)
 
 
 def chain(node: TreeNode, kind: str) -> list[TreeNode]:
-    """The operands of a chain of AND, or of OR, in order. kind: ``And`` or ``Or``. BETWEEN is an AND of two."""
-    while node.kind == "Between":
-        (node,) = node.children
+    """The operands of a chain of AND, or of OR, in order. kind: ``And`` or ``Or``."""
     if node.kind != kind:
         return [node]
     return [part for one in node.children for part in chain(one, kind)]
@@ -225,16 +231,9 @@ def substituted(node: TreeNode, columns: Mapping[int, TreeNode]) -> TreeNode:
         return columns.get(node.id, node)
     if node.references.isdisjoint(columns):
         return node
-    children = tuple(substituted(one, columns) for one in node.children)
-    places = {id(old): new for old, new in zip(node.children, children, strict=True)}
 
-    def part(value: Any) -> Any:
-        if isinstance(value, list):
-            return [part(one) for one in value]
-        if not isinstance(value, TreeNode):
-            return value
-        return places[id(value)] if id(value) in places else substituted(value, columns)
+    def inner(one: TreeNode) -> TreeNode:
+        return substituted(one, columns)
 
-    fields = {name: part(value) for name, value in node.fields.items()}
-    parameters = None if node.parameters is None else tuple(substituted(one, columns) for one in node.parameters)
-    return replace(node, children=children, fields=fields, parameters=parameters)
+    parameters = None if node.parameters is None else tuple(map(inner, node.parameters))
+    return replace(node.over(tuple(map(inner, node.children)), inner), parameters=parameters)

@@ -12,13 +12,12 @@ from upriver.plan.types import (
     is_integer,
     is_wall_clock,
 )
-from upriver.sql.functions.arithmetic import Interval, to_common
+from upriver.sql.functions.arithmetic import DAY_MICROS, Interval, to_common
 from upriver.sql.functions.nested_values import ELEMENTS_MAX, TOO_MANY
 from upriver.sql.functions.patterns import plain_text, splitting
 from upriver.sql.functions.scalars import Context, in_order, intolerant, strict, string_sql, typed_name
 from upriver.sql.functions.signatures import RAISES, Function, OperandKind, Operands, take
 
-_DAY_MICROS = 86_400_000_000
 _STEPS = "Write its step as a constant: INTERVAL '1' DAY, INTERVAL '1' MONTH."
 
 
@@ -55,7 +54,7 @@ def sequence(context: Context, place: Place, operands: Operands, step: Scalar | 
     if is_integer(type) and not isinstance(step, Interval):
         return _whole_numbers(context, place, bounds, step)
     if is_date(type) or is_instant(type) or is_wall_clock(type):
-        interval = Interval(0, _DAY_MICROS, in_days=True) if step is None else step
+        interval = Interval(0, DAY_MICROS, in_days=True) if step is None else step
         if isinstance(interval, Interval) and (interval.months or interval.micros):
             return _moments(context, place, bounds, interval)
         raise context.unsupported(place, "sequence() by this step", _STEPS)

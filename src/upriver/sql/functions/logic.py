@@ -15,6 +15,8 @@ from upriver.sql.functions.arithmetic import to_common, to_comparable
 from upriver.sql.functions.decimals import are_decimals, least_decimal
 from upriver.sql.functions.nested_values import order_form
 from upriver.sql.functions.scalars import (
+    FALSE,
+    TRUE,
     Context,
     in_order,
     intolerant,
@@ -36,7 +38,7 @@ def comparables(context: Context, place: Place, left: Scalar, right: Scalar) -> 
 def compare(context: Context, place: Place, sign: str, left: Scalar, right: Scalar) -> Scalar:
     left, right = comparables(context, place, left, right)
     if sign == "IS NOT DISTINCT FROM" and left.sql == right.sql:  # as in Spark's optimizer
-        return Scalar("TRUE", pa.bool_(), nulls=frozenset())
+        return TRUE
     if sign.startswith("IS "):
         sql = f"({left.sql} {sign} {right.sql})"
         return Scalar(sql, pa.bool_(), any_fails((left, right)), nulls=frozenset())
@@ -104,7 +106,7 @@ def within(context: Context, place: Place, value: Scalar, items: Sequence[Scalar
 def is_null_test(value: Scalar) -> Scalar:
     """``IS NULL``. As in Spark's optimizer, a value that cannot be NULL is not computed for it."""
     if not value.null_by:
-        return Scalar("FALSE", pa.bool_(), nulls=frozenset())
+        return FALSE
     return Scalar(f"({value.sql} IS NULL)", pa.bool_(), value.fails, nulls=frozenset())
 
 

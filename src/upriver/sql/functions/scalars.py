@@ -56,6 +56,8 @@ def refuses_nulls(condition: str, columns: pa.Schema) -> bool:
         evaluator.close()
 
 
+TRUE: Final = Scalar("TRUE", pa.bool_(), nulls=frozenset())
+FALSE: Final = Scalar("FALSE", pa.bool_(), nulls=frozenset())
 TEXT_CHARS_MAX: Final = 100_000
 """Characters of one translated expression. Some constructs repeat their operands, so nested ones can explode."""
 
