@@ -62,14 +62,16 @@ $(DOCS)/ready: requirements-docs.lock
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
 	@touch $@
 
-# Needs `uv`; writes hashes of every wheel for every supported Python, and no registry's name. The second and the third
-# are for `scripts/test --spark`: the oldest of everything, and the newest beside Spark 4.2. The last is for `make docs`,
+# Needs `uv`; writes hashes of every wheel for every supported Python, and no registry's name. The next three
+# are for `scripts/test --spark`: the oldest of everything, and the newest beside Spark 4.1 and 4.2. The last is for `make docs`,
 # which reads the package's source and does not import it.
 LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-header --no-annotate
 lock:
 	$(LOCK) --extra spark --extra demo --extra bench --extra dev --extra test -o requirements.lock
-	echo 'pyspark==4.1.*' | $(LOCK) --extra spark --extra demo --extra test --resolution lowest-direct \
+	echo 'pyspark==4.0.*' | $(LOCK) --extra spark --extra demo --extra test --resolution lowest-direct \
+	  --constraint - -o requirements-spark-4.0.lock
+	echo 'pyspark==4.1.*' | $(LOCK) --extra spark --extra demo --extra test \
 	  --constraint - -o requirements-spark-4.1.lock
 	echo 'pyspark==4.2.*' | $(LOCK) --extra spark --extra demo --extra test \
 	  --constraint - -o requirements-spark-4.2.lock

@@ -466,3 +466,21 @@ def _way_out(type: pa.DataType) -> str:
     if pa.types.is_unsigned_integer(type):
         return "cast it to a signed integer"
     return "cast it to a boolean, signed integer, float, double, decimal128, string, binary, date32 or timestamp[us]"
+
+
+def murmur_mixed(words: Any, hashes: Any) -> Any:
+    """One round of Murmur3, of four bytes each, as numpy's uint32."""
+    words = _rotated_words(words * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+    return _rotated_words(hashes ^ words, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+
+
+def _rotated_words(words: Any, bits: int) -> Any:
+    return (words << np.uint32(bits)) | (words >> np.uint32(32 - bits))
+
+
+def murmur_finished(hashes: Any, lengths: Any) -> Any:
+    """Murmur3 of what was mixed, ``lengths`` bytes."""
+    hashes = hashes ^ lengths
+    hashes = (hashes ^ (hashes >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    hashes = (hashes ^ (hashes >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return hashes ^ (hashes >> np.uint32(16))

@@ -21,7 +21,7 @@ from upriver.engine.moment_texts import clocks_in, instants_in
 from upriver.engine.operators.cardinality import codes_of
 from upriver.engine.wide_decimals import OPERATIONS, computed, low_bits, with_sign
 from upriver.engine.zone_offsets import day_starts_of, instants_near, instants_of, wall_clocks_of
-from upriver.hashing import rehashed
+from upriver.hashing import murmur_finished, murmur_mixed, rehashed
 
 Doubles = npt.NDArray[np.float64]
 OR_NULL = "_or_null"
@@ -120,35 +120,18 @@ def _codes(hashes: pa.ChunkedArray, bits: pa.ChunkedArray) -> pa.Array:
     return pa.array(codes_of(values.fill_null(0).to_numpy(), bits[0].as_py()), pa.int64(), mask=_nulls(values))
 
 
-def _mixed(words: Any, hashes: Any) -> Any:
-    """One round of Murmur3."""
-    words = _rotated(words * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
-    return _rotated(hashes ^ words, 13) * np.uint32(5) + np.uint32(0xE6546B64)
-
-
-def _rotated(words: Any, bits: int) -> Any:
-    return (words << np.uint32(bits)) | (words >> np.uint32(32 - bits))
-
-
-def _finished(hashes: Any, lengths: Any) -> Any:
-    hashes = hashes ^ lengths
-    hashes = (hashes ^ (hashes >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    hashes = (hashes ^ (hashes >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return hashes ^ (hashes >> np.uint32(16))
-
-
 def _murmured_longs(seeds: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.Array:
     """Spark's hash of BIGINTs; a NULL leaves the seed as it is."""
     start, values = _whole(seeds).to_numpy().view(np.uint32), _whole(column)
     words = values.fill_null(0).to_numpy().view(np.uint64)
     low, high = words.astype(np.uint32), (words >> np.uint64(32)).astype(np.uint32)
-    hashes = _finished(_mixed(high, _mixed(low, start)), np.uint32(8))
+    hashes = murmur_finished(murmur_mixed(high, murmur_mixed(low, start)), np.uint32(8))
     return pa.array(np.where(_nulls(values), start, hashes).view(np.int32), pa.int32())
 
 
 def _murmured_ints(seeds: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.Array:
     start, values = _whole(seeds).to_numpy().view(np.uint32), _whole(column)
-    hashes = _finished(_mixed(values.fill_null(0).to_numpy().view(np.uint32), start), np.uint32(4))
+    hashes = murmur_finished(murmur_mixed(values.fill_null(0).to_numpy().view(np.uint32), start), np.uint32(4))
     return pa.array(np.where(_nulls(values), start, hashes).view(np.int32), pa.int32())
 
 
@@ -185,12 +168,12 @@ def _murmured_bytes(seeds: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.Array
         (rows,) = np.nonzero(lengths // 4 > turn)
         at = starts[rows] + 4 * turn
         words = sum(bytes[at + place].astype(np.uint32) << np.uint32(8 * place) for place in range(4))
-        hashes[rows] = _mixed(words, hashes[rows])
+        hashes[rows] = murmur_mixed(words, hashes[rows])
     for turn in range(3):
         (rows,) = np.nonzero(lengths % 4 > turn)
         one = bytes[starts[rows] + lengths[rows] // 4 * 4 + turn].view(np.int8).astype(np.int32).view(np.uint32)
-        hashes[rows] = _mixed(one, hashes[rows])
-    hashes = _finished(hashes, lengths.astype(np.uint32))
+        hashes[rows] = murmur_mixed(one, hashes[rows])
+    hashes = murmur_finished(hashes, lengths.astype(np.uint32))
     return pa.array(np.where(_nulls(values), start, hashes).view(np.int32), pa.int32())
 
 

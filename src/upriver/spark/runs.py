@@ -58,7 +58,7 @@ from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.file_scans import PlannedScan
 from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.spark.parquet import FileChanged, FileScan, NotAsArrow, cut
-from upriver.spark.session import java_class, map_in_arrow
+from upriver.spark.session import java_class, map_in_arrow, partitioned_by
 from upriver.state.run_order import merged, sorted_order
 from upriver.state.runs import HASH_COLUMN, RESERVED_COLUMNS, RunInfo, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan
@@ -448,7 +448,7 @@ def _numbered(rows: DataFrame, table: TableSpec) -> DataFrame:
 
 def _partitioned(packed: DataFrame, writer: RunWriter) -> DataFrame:
     """The packed values, a partition for each lot and vnode group, by shelf."""
-    return packed.repartitionById(writer.groups * len(writer.lots), F.col("partition")).sortWithinPartitions("shelf")
+    return partitioned_by(packed, writer.groups * len(writer.lots), F.col("partition")).sortWithinPartitions("shelf")
 
 
 def warm_up(spark: SparkSession, tables: Iterable[tuple[StructType, RunWriter]]) -> None:

@@ -40,6 +40,7 @@ from upriver.net.wire import refusing_malformed
 from upriver.plan.schemas import schema_from_json
 from upriver.spark.changes import ChangesPlan, ChangesReader, ChangesSource, means_changes, stream_reader
 from upriver.spark.schema import spark_arrow_schema
+from upriver.spark.session import partitioned_by
 from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import HashRange, VnodeGroup, hashes_in
 
@@ -217,7 +218,7 @@ class ScanRequest:
         bits = vnodes.bit_length() - 1
         vnode = F.shiftrightunsigned(F.xxhash64(*columns), 64 - bits) if bits else F.lit(0)
         group = F.floor(((vnode + 1) * groups - 1) / vnodes)  # as VnodeGroup.all divides
-        return rows.repartitionById(groups, group.cast("int"))
+        return partitioned_by(rows, groups, group.cast("int"))
 
 
 def load_changes(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:

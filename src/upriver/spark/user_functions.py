@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterable
+from datetime import UTC
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql import functions as F
+from pyspark.sql.pandas import functions as of_pandas
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType
 
@@ -15,7 +17,7 @@ from upriver.arguments import class_name
 from upriver.engine.user_functions import column_function
 from upriver.errors import DeclarationError
 from upriver.plan.plan import DECLARED_CALL, FunctionForm, UserFunction
-from upriver.plan.types import duck_name, is_nested, spark_name
+from upriver.plan.types import duck_name, is_instant, is_nested, spark_name
 from upriver.spark.functions import Columns, check_call, declared_columns, pickled
 from upriver.spark.session import unlogged
 
@@ -94,7 +96,14 @@ def _called_by_spark(function: UserFunction) -> Any:
     def call(*columns: pa.Array) -> pa.Array:
         return column_function(function)(*columns)
 
-    call.__name__ = call.__qualname__ = DECLARED_CALL
-    returned = from_arrow_type(function.returns, prefer_timestamp_ntz=True)
-    make: Any = arrow_udf  # its types do not know a call by a function and a type
-    return make(call, returned)
+    def call_of_row(*values: Any) -> Any:
+        given = [
+            pa.array([value.astimezone(UTC) if value is not None and is_instant(type) else value], type)
+            for value, type in zip(values, function.arguments, strict=True)
+        ]
+        return column_function(function)(*given)[0].as_py()
+
+    make: Any = getattr(of_pandas, "arrow_udf", None)  # since Spark 4.1
+    called = call if make is not None else call_of_row
+    called.__name__ = called.__qualname__ = DECLARED_CALL
+    return (make or F.udf)(called, from_arrow_type(function.returns, prefer_timestamp_ntz=True))
