@@ -60,9 +60,16 @@ class PlanWalker:
         sql: the text of the query, if it has one: only what is written there has a place. A plan is read again by
         :func:`upriver.sql.tree.read`. Raises Spark's error if a rule fails.
         """
+        before = self._sessions.getActiveSession()
         self._sessions.setActiveSession(frame.sparkSession._jsparkSession)  # rules read its settings
-        plan = frame._jdf.queryExecution().analyzed()
-        return str(self._walker.of(plan, sql, " ".join(PULL_UP), " ".join((*PUSH, *REWRITE, *PUSH))))
+        try:
+            plan = frame._jdf.queryExecution().analyzed()
+            return str(self._walker.of(plan, sql, " ".join(PULL_UP), " ".join((*PUSH, *REWRITE, *PUSH))))
+        finally:
+            if before.isDefined():
+                self._sessions.setActiveSession(before.get())
+            else:
+                self._sessions.clearActiveSession()
 
     def statement(self, session: SparkSession, sql: str) -> str:
         """What a text is that Spark would run at once, such as CREATE TABLE, by Spark's class; empty for a query.
@@ -113,7 +120,7 @@ import org.apache.spark.sql.types.Decimal;
 
 public class PlanWalker {
   private static final java.util.HashSet UNREAD = new java.util.HashSet(java.util.Arrays.asList(new String[] {
-    "rdd", "session", "relation", "metadata", "explicitMetadata", "hint", "stream"}));
+    "rdd", "session", "relation", "dataSource", "catalogTable", "metadata", "explicitMetadata", "hint", "stream"}));
 
   private final StringBuilder out = new StringBuilder();
   private final Rule[] pullingUp;

@@ -4,13 +4,17 @@ Spark's rows cost most of a batch from files: each value is taken out of a colum
 column again. Spark has decided what the batch is, which files are in it, and how they are cut; if its physical plan is
 nothing but a scan of Parquet files with some of their columns, tasks can read these files themselves.
 
+If the plan has conditions and computed columns, too, they are evaluated over Arrow as a view's are, where the SQL front
+end translates what the DataFrame computes (:class:`upriver.plan.row_steps.RowSteps`). Which files and which columns
+there are is still what Spark's physical plan says; a condition on directories has chosen among the files already.
+
 Any other node, format, setting or type: the reason is said, and the rows come from Spark. All that is asked of Spark's
 plan here is private to Spark: a version that answers otherwise gets its rows from Spark, too.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -21,13 +25,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
+from upriver.errors import UserError
 from upriver.lake.address import Root, object_address
 from upriver.lake.store_options import store_options
 from upriver.plan.plan import TableSpec
-from upriver.spark.parquet import FileRange, FileScan, ScannedColumn
-from upriver.spark.schema import spark_arrow_schema
+from upriver.plan.row_steps import RowSteps
+from upriver.spark.analyser import SparkAnalyser
+from upriver.spark.parquet import FileRange, FileScan, ScannedColumn, StepsOfTable
+from upriver.spark.schema import in_zone, spark_arrow_schema
 from upriver.spark.session import java_class
 from upriver.spark.sources import one_line
+from upriver.sql.views import row_steps
 
 _PASSED_THROUGH = ("WholeStageCodegenExec", "InputAdapter", "ColumnarToRowExec")
 """Nodes of a plan that change no row."""
@@ -64,19 +72,25 @@ class NotAScan(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PlannedScan:
-    """A physical plan that is a scan. names: of the columns that it gives. ranges: as Spark cuts them."""
+    """A physical plan that is a scan. names: of the columns that it gives. columns: these; with ``steps``, which
+    compute them, those that the steps use. ranges: as Spark cuts them."""
 
     names: tuple[str, ...]
     columns: tuple[ScannedColumn, ...]
     ranges: tuple[FileRange, ...]
     is_case_sensitive: bool
     buckets: tuple[Root, ...] = ()
+    steps: RowSteps | None = None
 
     def of_table(self, table: TableSpec, tasks: int) -> FileScan:
         """What at most so many tasks read, with the columns of a table in its order; null where the scan has none."""
+        ranges = shared(self.ranges, tasks)
+        if self.steps is not None:
+            steps = StepsOfTable(self.steps, table.schema)
+            return FileScan(ranges, self.columns, self.is_case_sensitive, self.buckets, steps)
         by_name = dict(zip(self.names, self.columns, strict=True))
         columns = tuple(by_name.get(field.name, ScannedColumn(field.type)) for field in table.schema)
-        return FileScan(shared(self.ranges, tasks), columns, self.is_case_sensitive, self.buckets)
+        return FileScan(ranges, columns, self.is_case_sensitive, self.buckets)
 
 
 def shared(ranges: Sequence[FileRange], tasks: int) -> tuple[tuple[FileRange, ...], ...]:
@@ -91,47 +105,91 @@ def shared(ranges: Sequence[FileRange], tasks: int) -> tuple[tuple[FileRange, ..
     return tuple(tuple(part) for part in parts)
 
 
-def scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool) -> PlannedScan:
+def scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool, steps_of: Callable[[], RowSteps]) -> PlannedScan:
     """The scan that a physical plan is. rows: the DataFrame that it gives. is_fixed: files that change from now on are
-    refused. Raises NotAScan."""
+    refused. steps_of: gives what ``rows`` computes; it may raise NotAScan. Raises NotAScan."""
     try:
-        return _scan_of(plan, rows, is_fixed=is_fixed)
+        return _scan_of(plan, rows, is_fixed=is_fixed, steps_of=steps_of)
     except (Py4JError, PySparkException, TypeError, ValueError, KeyError) as error:
         raise NotAScan(f"Spark's plan cannot be read: {one_line(str(error))}") from error
 
 
-def _scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool) -> PlannedScan:
-    projections, scan = _down(plan)
+def _scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool, steps_of: Callable[[], RowSteps]) -> PlannedScan:
+    changing, scan = _down(plan)
     spark, relation = rows.sparkSession, scan.relation()
     _check_format(scan)
     partitioned, read = _schema(relation.partitionSchema()), _schema(scan.requiredSchema())
+    steps = None
+    try:
+        columns = _chosen(plan, changing, scan, read, partitioned)
+    except _Computed:
+        steps = steps_of()
+        read = _schema(relation.dataSchema())
+        columns = _used(steps, scan, read, partitioned)
+        read = StructType([field for field in read if field.name in steps.columns.names])
     _check_settings(spark, relation.options(), [*read, *partitioned])
-    columns: dict[int, tuple[ScannedColumn, str]] = {}
-    for attribute in _each(scan.output()):
-        columns[_id(attribute)] = _scanned(str(attribute.name()), read, partitioned)
-    for projection in reversed(projections):
-        columns = {_id(named): _projected(named, columns) for named in _each(projection.projectList())}
-    given = [columns[_id(attribute)] for attribute in _each(plan.output())]
     ranges = tuple(_ranges(spark, scan, is_fixed=is_fixed))
     return PlannedScan(
         names=tuple(rows.columns),
-        columns=tuple(column for column, _ in given),
+        columns=columns,
         ranges=ranges,
         is_case_sensitive=spark.conf.get("spark.sql.caseSensitive") == "true",
         buckets=buckets_of(ranges, spark),
+        steps=steps,
     )
 
 
+def steps_of(declared: DataFrame) -> RowSteps:
+    """What a table's DataFrame computes over its source. Raises NotAScan if that is not translated."""
+    analyser = SparkAnalyser(declared.sparkSession, {})
+    try:
+        return row_steps(analyser.analysed_frame(declared, "", ""), analyser)
+    except UserError as error:
+        what = one_line(str(error)).partition(" is not supported")[0]
+        raise NotAScan(f"what its DataFrame computes is not translated: {what}") from error
+
+
+class _Computed(Exception):
+    """A plan with conditions, or with columns that are not those of files."""
+
+
 def _down(plan: Any) -> tuple[list[Any], Any]:
-    """The projections of a plan, from the top, and the scan below them."""
-    projections = []
+    """The projections and the filters of a plan, from the top, and the scan below them."""
+    changing = []
     while (kind := _kind(plan)) != "FileSourceScanExec":
-        if kind == "ProjectExec":
-            projections.append(plan)
+        if kind in ("ProjectExec", "FilterExec"):
+            changing.append(plan)
         elif kind not in _PASSED_THROUGH:
             raise NotAScan(f"its plan has {_in_words(plan, kind)}")
         plan = plan.children().apply(0)
-    return projections, plan
+    return changing, plan
+
+
+def _chosen(
+    plan: Any, changing: Sequence[Any], scan: Any, read: StructType, partitioned: StructType
+) -> tuple[ScannedColumn, ...]:
+    """The columns of the scan that a plan gives. Raises _Computed if it does more than to choose them."""
+    columns: dict[int, tuple[ScannedColumn, str]] = {}
+    for attribute in _each(scan.output()):
+        columns[_id(attribute)] = _scanned(str(attribute.name()), read, partitioned)
+    for projection in reversed(changing):
+        if _kind(projection) == "FilterExec":
+            raise _Computed
+        columns = {_id(named): _projected(named, columns) for named in _each(projection.projectList())}
+    return tuple(columns[_id(attribute)][0] for attribute in _each(plan.output()))
+
+
+def _used(steps: RowSteps, scan: Any, read: StructType, partitioned: StructType) -> tuple[ScannedColumn, ...]:
+    """The columns that steps use. read: all that the files have."""
+    others = {str(attribute.name()) for attribute in _each(scan.output())} - set(steps.columns.names)
+    if others or not len(steps.columns):
+        # Spark's plan does something that the DataFrame does not say: Delta drops deleted rows by such a column.
+        raise NotAScan(f"its plan reads {', '.join(sorted(others)) or 'no column'}, beside what it computes")
+    columns = tuple(_scanned(name, read, partitioned)[0] for name in steps.columns.names)
+    for column, field in zip(columns, steps.columns, strict=True):
+        if column.type != in_zone(field.type, "UTC"):
+            raise NotAScan(f"column {field.name!r} is {column.type} in the files, and {field.type} in the DataFrame")
+    return columns
 
 
 def _in_words(plan: Any, kind: str) -> str:
@@ -189,7 +247,7 @@ def _projected(named: Any, columns: dict[int, tuple[ScannedColumn, str]]) -> tup
         after = str(value.dataType().simpleString())
         if (before, after) in _LOSSLESS:
             return column, after
-    raise NotAScan(f"column {named.name()!r} is computed")
+    raise _Computed
 
 
 def _kind(node: Any) -> str:

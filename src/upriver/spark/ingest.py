@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
@@ -37,10 +38,11 @@ from upriver.lake.source_records import SourceRecord
 from upriver.lake.spark_checkpoint import sweep_checkpoint
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.plan.retention import Retain
+from upriver.plan.row_steps import RowSteps
 from upriver.runtime.source_supervisor import Seen
 from upriver.spark.callback import BatchCallback
 from upriver.spark.drain import Drain
-from upriver.spark.file_scans import NotAScan, scan_of
+from upriver.spark.file_scans import NotAScan, scan_of, steps_of
 from upriver.spark.parquet import NotAsArrow
 from upriver.spark.runs import (
     TASK_MEMORY,
@@ -292,9 +294,10 @@ class WayIn:
     The first batch whose files tasks cannot read decides for the later ones.
     """
 
-    def __init__(self, table: str, *, is_fixed: bool = False) -> None:
-        """is_fixed: files that change after Spark has listed them are refused."""
+    def __init__(self, table: str, declared: DataFrame, *, is_fixed: bool = False) -> None:
+        """declared: the table's DataFrame. is_fixed: files that change after Spark has listed them are refused."""
         self._table = table
+        self._declared = declared
         self._is_fixed = is_fixed
         self._why_rows: str | None = None
         self._reads_files = False
@@ -322,12 +325,16 @@ class WayIn:
         if self._why_rows is not None:
             return None
         try:
-            scan = scan_of(plan_of(), rows, is_fixed=self._is_fixed)
+            scan = scan_of(plan_of(), rows, is_fixed=self._is_fixed, steps_of=lambda: self._steps)
         except NotAScan as error:
             self._why_rows = str(error)
             return None
         self._reads_files = True
         return FileRows(scan, rows.sparkSession)
+
+    @cached_property
+    def _steps(self) -> RowSteps:
+        return steps_of(self._declared)
 
     def _leaves_files(self, error: Exception) -> bool:
         """Whether the error means that tasks cannot read the files; from now on they do not."""
@@ -418,7 +425,7 @@ class StreamIngest:
         self._table = layout.table.name
         self._tasks = BatchTasks(layout.groups)
         self._sizes: BatchSizes | None = None
-        self._way = WayIn(self._table)
+        self._way = WayIn(self._table, rows)
         self._runs_python = runs_python(rows)
         names = source_names(rows)
         self._reads = f"it reads {names}" if names else ""

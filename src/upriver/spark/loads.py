@@ -154,7 +154,7 @@ class LoadIngest:
         self._lake = lake
         self._on_change = on_change
         self._epoch_rows = epoch_rows
-        self._way = WayIn(layout.table.name, is_fixed=True)
+        self._way = WayIn(layout.table.name, rows, is_fixed=True)
         self._running: _LoadAttempt | None = None
 
     def start(self, attempt: int) -> None:

@@ -1,15 +1,18 @@
-"""Leaves in analysed plans: the DataFrames of an app's tables, which have rows while the app runs.
+"""Leaves in analysed plans: the DataFrames of an app's tables, which have rows while the app runs; and the sources of
+the DataFrames from which tables are declared.
 
 A leaf is a map in Arrow; its function's name has its app, and its table or view. In SQL a
 temporary view of the table's name is above it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+
+import pyarrow as pa
 
 from upriver.plan.plan import Scan
 from upriver.plan.relation import Relation
 from upriver.sql.relations import renamed
-from upriver.sql.translation import Translation
+from upriver.sql.translation import Rule, Translation
 from upriver.sql.tree import TreeNode
 
 LEAF_PREFIX = "upriver:"
@@ -29,4 +32,17 @@ def _leaf(translation: Translation, node: TreeNode) -> Relation:
     return renamed(scan, [translation.name(one) for one in node.fields["output"]])
 
 
-RULES: Mapping[str, Callable[[Translation, TreeNode], Relation]] = {"MapInArrow": _leaf, "PythonMapInArrow": _leaf}
+def _source(translation: Translation, node: TreeNode) -> Relation:
+    """The files, or the catalog's table, that a table's DataFrame reads."""
+    columns = node.fields["output"]
+    for one in columns:
+        if one.type is None:
+            raise translation.source.unsupported(node.place, f"a column of {one.fields['dataType']}", "Leave it out.")
+    schema = pa.schema([pa.field(one.fields["name"], one.type) for one in columns])
+    return renamed(Relation(Scan(SOURCE), (), schema, node.place), [translation.name(one) for one in columns])
+
+
+SOURCE = "its source"
+RULES: Mapping[str, Rule] = {"MapInArrow": _leaf, "PythonMapInArrow": _leaf}
+OF_SOURCES: Mapping[str, Rule] = {"StreamingRelation": _source, "LogicalRelation": _source}
+"""Leaves of a table's own DataFrame; those of a view have no rows but the app's."""

@@ -33,6 +33,7 @@ from upriver.plan.plan import (
 )
 from upriver.plan.planning import plan_regions, view_key
 from upriver.plan.relation import Relation
+from upriver.plan.row_steps import RowSteps
 from upriver.plan.source import FrameSource, Source
 from upriver.plan.types import is_null, same_type, spark_name
 from upriver.sql import aggregates, expands, generators, join_operators, leaves, operators, rows, window_calls
@@ -156,12 +157,18 @@ def compile_view(
     return compiled(Source(name, sql), analyser.analysed(name, sql, views), tables, analyser)
 
 
-def compiled(source: Source, analysed: Analysed, tables: Mapping[str, TableSpec], analyser: Analyser) -> CompiledView:
+def compiled(
+    source: Source,
+    analysed: Analysed,
+    tables: Mapping[str, TableSpec],
+    analyser: Analyser,
+    rules: Mapping[str, Rule] = RULES,
+) -> CompiledView:
     """Compile what Spark has analysed. Raises UnsupportedSql, DeclarationError."""
     _check_columns(source, analysed.schema)
     try:
         functions = UserFunctions(analyser.functions)
-        translation = Translation(source, analyser.timezone, tables, functions, RULES)
+        translation = Translation(source, analyser.timezone, tables, functions, rules)
         root = read(analysed.plan, analyser.timezone, source.places if isinstance(source, FrameSource) else None)
         relation = relation_of(translation, root, analysed.schema.names)
         relation = with_curves(all_numbered(relation), analyser.curve)
@@ -252,6 +259,22 @@ def deletion(sql: str, table: TableSpec, analyser: Analyser) -> str:
                 raise source.unsupported(place, "a condition on other rows", "Ask for the columns of the row alone.")
     except UserError as error:
         raise type(error)(f"table {table.name!r}, deletes: {error}") from error
+
+
+def row_steps(analysed: Analysed, analyser: Analyser) -> RowSteps:
+    """What the DataFrame of a table computes over its source. Raises UnsupportedSql, or DeclarationError, for one that
+    does more than to compute each row by itself, always alike, from one row of its source."""
+    source = FrameSource("", "")
+    view = compiled(source, analysed, {}, analyser, {**RULES, **leaves.OF_SOURCES})
+    steps: list[FilterOp | ProjectOp] = []
+    relation = view.relation
+    while isinstance(relation.op, FilterOp | ProjectOp):
+        steps.append(relation.op)
+        (relation,) = relation.inputs
+    names = [name.lower() for name in relation.schema.names]
+    if view.functions or relation.op != Scan(leaves.SOURCE) or len(set(names)) < len(names):
+        raise source.unsupported(None, "more than columns and conditions of single rows", "")
+    return RowSteps.over(relation.schema, steps[::-1], view.schema)
 
 
 def _called(relation: Relation, functions: Collection[UserFunction]) -> tuple[UserFunction, ...]:

@@ -25,13 +25,17 @@ def _kafka(version: str) -> Jars:
 
 def _delta(spark: str, version: str) -> Jars:
     more = ("org.apache.parquet:*", "org.xerial.snappy:*", "com.github.luben:*", "org.roaringbitmap:*")
-    return Jars(f"io.delta:delta-spark_{spark}_2.13:{version}", (*_SPARK_HAS, *more))
+    return Jars(f"io.delta:delta-spark{spark}_2.13:{version}", (*_SPARK_HAS, *more))
+
+
+def _iceberg(spark: str, version: str) -> Jars:
+    return Jars(f"org.apache.iceberg:iceberg-spark-runtime-{spark}_2.13:{version}", ("*:*",))
 
 
 CONNECTORS: Mapping[str, Mapping[str, Jars]] = {
-    "kafka": {"4.3": _kafka("4.2.0"), "4.2": _kafka("4.2.0"), "4.1": _kafka("4.1.1")},
-    "delta": {"4.2": _delta("4.2", "4.4.0"), "4.1": _delta("4.1", "4.2.0")},
-    "iceberg": {"4.1": Jars("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0", ("*:*",))},
+    "kafka": {"4.3": _kafka("4.2.0"), "4.2": _kafka("4.2.0"), "4.1": _kafka("4.1.1"), "4.0": _kafka("4.0.0")},
+    "delta": {"4.2": _delta("_4.2", "4.4.0"), "4.1": _delta("_4.1", "4.2.0"), "4.0": _delta("", "4.0.0")},
+    "iceberg": {"4.1": _iceberg("4.1", "1.12.0"), "4.0": _iceberg("4.0", "1.11.0")},
 }
 """By connector and version of Spark: the newest jars that work with it."""
 _SETTINGS = {
