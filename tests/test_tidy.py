@@ -62,7 +62,8 @@ NAMES_OF_OTHERS = {
         "EXTRACT IDENTIFIER grouping_id session_window try_cast window_time _outer",
         # Spark
         "groupBy().agg() transformWithStateInPandas awaitTermination() foreachBatch mapInArrow processAllAvailable",
-        "withColumn _metadata input_file_name canonicalized dropDuplicatesWithinWatermark spark.udf.register pandas_udf arrow_udf asNondeterministic",
+        "withColumn _metadata input_file_name canonicalized",
+        "dropDuplicatesWithinWatermark spark.udf.register pandas_udf arrow_udf asNondeterministic",
         "PythonDataSourceV2 setReadInfo getOrCreateReadInfo SupportsReportPartitioning HasPartitionKey PythonScan",
         "PythonInputPartition pushFilters DataSourceReader DataStreamWriter.foreachBatch df.withColumn UTF8_BINARY",
         "spark.archives spark.jars.packages spark.scheduler.mode spark.speculation spark.authenticate",

@@ -195,7 +195,8 @@ COMPUTED = (
 )  # fmt: skip
 CONDITIONS = (
     "i32 > 0", "text LIKE 'x%' OR text IS NULL", "isnan(f64)", "day < date'1990-01-01' AND i16 < 0", "NOT flag",
-    "instant > timestamp'1970-01-01 00:00:00'", "short IN (1.23, 0)", "i32 <> 0 AND 10 / i32 > 0", "NOT flag AND i64 > 3",
+    "instant > timestamp'1970-01-01 00:00:00'", "short IN (1.23, 0)", "i32 <> 0 AND 10 / i32 > 0",
+    "NOT flag AND i64 > 3",
 )  # fmt: skip
 
 
