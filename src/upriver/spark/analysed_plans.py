@@ -103,6 +103,8 @@ import org.apache.spark.sql.catalyst.expressions.PythonUDF;
 import org.apache.spark.sql.catalyst.expressions.SubExprUtils$;
 import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.PivotFirst;
+import org.apache.spark.sql.catalyst.plans.logical.CTERelationDef;
+import org.apache.spark.sql.catalyst.plans.logical.CTERelationRef;
 import org.apache.spark.sql.catalyst.plans.logical.Command;
 import org.apache.spark.sql.catalyst.plans.logical.CompoundPlanStatement;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
@@ -136,8 +138,42 @@ public class PlanWalker {
 
   public static String of(Object plan, String sql, String pullingUp, String rewriting) throws Exception {
     PlanWalker walker = new PlanWalker(sql, rules(pullingUp), rules(rewriting));
-    walker.node(walker.prepared((LogicalPlan) plan));
+    LogicalPlan given = (LogicalPlan) plan;
+    walker.node(walker.prepared(readsOutward(given) ? inlined(given) : given));
     return walker.out.toString();
+  }
+
+  /** Whether a subquery with a WITH of its own also reads a WITH around, without which its own cannot be inlined. */
+  private static boolean readsOutward(LogicalPlan plan) {
+    scala.collection.Iterator below = plan.children().iterator();
+    while (below.hasNext()) if (readsOutward((LogicalPlan) below.next())) return true;
+    scala.collection.Iterator subqueries = plan.subqueries().iterator();
+    while (subqueries.hasNext()) {
+      LogicalPlan one = (LogicalPlan) subqueries.next();
+      java.util.HashSet defined = new java.util.HashSet(), read = new java.util.HashSet();
+      if (one instanceof WithCTE) queriesOfWith(one, defined, read);
+      if (!defined.containsAll(read) || readsOutward(one)) return true;
+    }
+    return false;
+  }
+
+  private static void queriesOfWith(LogicalPlan plan, java.util.HashSet defined, java.util.HashSet read) {
+    if (plan instanceof CTERelationDef) defined.add(Long.valueOf(((CTERelationDef) plan).id()));
+    if (plan instanceof CTERelationRef) read.add(Long.valueOf(((CTERelationRef) plan).cteId()));
+    scala.collection.Iterator below = plan.children().iterator();
+    while (below.hasNext()) queriesOfWith((LogicalPlan) below.next(), defined, read);
+    scala.collection.Iterator subqueries = plan.subqueries().iterator();
+    while (subqueries.hasNext()) queriesOfWith((LogicalPlan) subqueries.next(), defined, read);
+  }
+
+  /** A plan without WITH: each query of one stands where it is read. */
+  private static LogicalPlan inlined(LogicalPlan plan) {
+    try {
+      java.lang.reflect.Constructor made = InlineCTE.class.getConstructors()[0];
+      Object[] flags = new Object[made.getParameterCount()];
+      for (int i = 0; i < flags.length; i++) flags[i] = Boolean.valueOf(i == 0);
+      return (LogicalPlan) ((Rule) made.newInstance(flags)).apply(plan);
+    } catch (ReflectiveOperationException unknown) { throw new IllegalStateException(unknown); }
   }
 
   /** The class of a command, or of another statement that is no query, anywhere in a parsed text; or nothing. Spark
@@ -213,13 +249,7 @@ public class PlanWalker {
 
     public Object applyOrElse(Object part, scala.Function1 otherwise) {
       if (!isDefinedAt(part)) return otherwise.apply(part);
-      SubqueryExpression subquery = (SubqueryExpression) part;
-      try {
-        java.lang.reflect.Constructor made = InlineCTE.class.getConstructors()[0];
-        Object[] flags = new Object[made.getParameterCount()];
-        for (int i = 0; i < flags.length; i++) flags[i] = Boolean.valueOf(i == 0);
-        return subquery.withNewPlan((LogicalPlan) ((Rule) made.newInstance(flags)).apply(subquery.plan()));
-      } catch (ReflectiveOperationException unknown) { throw new IllegalStateException(unknown); }
+      return ((SubqueryExpression) part).withNewPlan(inlined((LogicalPlan) ((SubqueryExpression) part).plan()));
     }
   }
 
