@@ -43,6 +43,7 @@ from upriver.runtime.function_process import FUNCTION_TIMEOUT_S
 from upriver.runtime.leases import SILENCE_S, FailureDetection
 from upriver.settings import absolute, check_name, check_sizes, check_task_memory, groups_of
 from upriver.shutdown import run_all
+from upriver.spark.analysed_plans import compile_walker
 from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.changes import starting_option
 from upriver.spark.declared_tables import StartedSource
@@ -191,6 +192,7 @@ class App:
             self._store,
             min(self._config.workers or WORKERS_DEFAULT, self._config.vnodes),
         )
+        compile_walker(self._spark)
         self._analyser = SparkAnalyser(self._spark, self._tables, self._functions, self._leaves.own)
         self._frames = ViewFrames(self._spark, self._leaves, self._analyser, self._tables)
         self._plans: dict[str, DataflowPlan] = {}

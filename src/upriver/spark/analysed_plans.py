@@ -13,6 +13,8 @@ Leaves (:mod:`upriver.sql.leaves`) are written without their pickled functions, 
 a user's function, the text has what PySpark has pickled, in base64.
 """
 
+import threading
+from contextlib import suppress
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -81,6 +83,17 @@ class PlanWalker:
         """Let one session call a temporary function in Python of another one; whether that has one of this name."""
         states = [session._jsparkSession.sessionState() for session in (giving, taking)]
         return bool(self._walker.lend(*states, name))
+
+
+def compile_walker(spark: SparkSession) -> None:
+    """Compile the class of :class:`PlanWalker` in a thread, so that the first query need not wait for that. An error of
+    it is raised there."""
+
+    def compile() -> None:
+        with suppress(Exception):
+            compiled_class(spark, "PlanWalker", _SOURCE)
+
+    threading.Thread(target=compile, name="upriver-walker", daemon=True).start()
 
 
 _SOURCE = r"""
