@@ -55,6 +55,11 @@ class Reader:
         query = changes.option("checkpointLocation", str(self._folder / "checkpoint")).trigger(availableNow=True)
         query.start().awaitTermination()
 
+    def run_after_failure(self) -> None:
+        """Read what there is. Before Spark 4.2 a query that begins with a batch that has failed ends with that one."""
+        for _ in range(1 if ADMITS else 2):
+            self.run()
+
     @property
     def versions(self) -> list[list[int]]:
         return [sorted({row[3] for row in batch}) for batch in self.batches]
@@ -75,7 +80,7 @@ def test_a_query_reads_each_change_once_over_restarts(spark: Any, log: WrittenLo
     with pytest.raises(PySparkException, match="the sink failed"):
         reader.run(fails_in=1)
     log.commit(12, told(10, 12))
-    reader.run()
+    reader.run_after_failure()
     assert [batch and (batch[0], batch[-1]) for batch in reader.versions] == [(1, 5), (6, 9), (10, 12)]
     assert reader.all == exactly(1, 12)
     assert sum_of(row for batch in reader.batches for row in batch) == STATES[-1]
@@ -91,11 +96,11 @@ def test_now_is_when_the_query_first_started(spark: Any, log: WrittenLog, tmp_pa
     with pytest.raises(PySparkException, match="the sink failed"):
         reader.run(fails_in=0)
     log.commit(9, told(6, 9))
-    reader.run()
+    reader.run_after_failure()
     assert reader.all == exactly(6, 9)
 
 
-@pytest.mark.skipif(not ADMITS, reason="Spark 4.1 lets no Python source say how much a batch reads")
+@pytest.mark.skipif(not ADMITS, reason="Spark 4.0 and 4.1 let no Python source say how much a batch reads")
 def test_a_batch_has_so_many_versions(spark: Any, log: WrittenLog, tmp_path: Path) -> None:
     reader = Reader(spark, log, tmp_path, startingVersion=2, maxVersionsPerTrigger=3)
     reader.run()

@@ -23,6 +23,8 @@ STOP_S_MAX = 5.0
 """Seconds in which Spark tells the thread that waits for pauses that the query is over."""
 _FILES = "FileStreamSource"
 """The one source that may take a bounded share of its rows and does not report how many there are."""
+_UNTOLD = (None, "null", "None")
+"""What stands for an offset that a source does not report; the last one before Spark 4.2."""
 
 
 class Drain:
@@ -76,7 +78,7 @@ class Drain:
         takes_files = self._takes_all_files and progress.batchId > self._first_batch
         return all(
             source.endOffset == source.latestOffset
-            if source.latestOffset not in (None, "null")
+            if source.latestOffset not in _UNTOLD
             else takes_files or _FILES not in source.description
             for source in progress.sources
         )
