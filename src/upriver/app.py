@@ -104,7 +104,7 @@ class App:
     function_timeout: seconds after which a call of a function of yours that has not returned is ended, and its view
     fails (docs/guide/user-functions.md).
     clock_tick: seconds from one epoch to the next at most, if a view depends on the clock: its time moves with the
-    epochs (docs/guide/sql.md).
+    epochs (docs/guide/sql/clock.md).
     replace: :meth:`start` first stops this process's app that runs on the same root, as when a notebook's cell is run
     again. Without it that raises LakeInUse, and so does another process's app in any case.
     earlier: options as earlier releases spelled them, such as ``bind`` or ``http``; a warning gives the new spelling.
@@ -224,9 +224,9 @@ class App:
         columns; a version for which it is true deletes the row. on_bad_row: what happens to a row from which a view
         cannot be computed (a cast that fails, an overflow, a stateful map's function that raises). With ``fail``, that
         view fails with an error that names the row, and the others go on. With ``set_aside``, the row is left out of
-        that view, and is in :meth:`rejected`; docs/guide/sql.md says which rows that are. trigger: of the streaming
-        query, as for ``DataStreamWriter.trigger``: ``{"processingTime": "1 second"}``, ``{"availableNow": True}``, or
-        ``{"once": True}``.
+        that view, and is in :meth:`rejected`; docs/guide/sql/bad-rows.md says which rows that are. trigger: of the
+        streaming query, as for ``DataStreamWriter.trigger``: ``{"processingTime": "1 second"}``,
+        ``{"availableNow": True}``, or ``{"once": True}``.
         on_changed_rows: what happens to a DataFrame, not streaming, whose rows differ from those that were loaded when
         the app was last started. With ``refuse``, the table's source fails with an error that says so. With
         ``take_in``, a table with a primary key loads all rows again, as versions; one without adds the rows that are

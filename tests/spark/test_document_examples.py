@@ -1,7 +1,8 @@
 """Every program of examples/, and every example of the README and the guide, runs and prints what it says.
 
 The examples of a page are one program. On a page of the guide it begins with the example of the guide's index, which
-runs once for all pages. Files go below the test's folder instead of /tmp.
+runs once for all pages. The test drops the views and tables that a page adds to its app. Files go below the test's
+folder instead of /tmp.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ PROGRAMS = [
     path for path in sorted((ROOT / "examples").glob("*.py")) if path.stem not in ("first_program", "spark_connect")
 ]
 """The first program is that of the README, and runs there; ``test_connect.py`` runs the one on Spark Connect."""
-PAGES = [path for path in sorted(GUIDE.glob("*.md")) if path != PREAMBLE and examples_of(path.read_text())]
+PAGES = [path for path in sorted(GUIDE.glob("**/*.md")) if path != PREAMBLE and examples_of(path.read_text())]
 
 pytestmark = pytest.mark.spark
 
@@ -104,7 +105,13 @@ def test_the_first_edits_of_the_first_program(tmp_path: Path, capsys: pytest.Cap
 def test_a_page_of_the_guide_prints_what_it_says(
     path: Path, preamble: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    app = preamble["app"]
+    before = app.status()
     run_examples(path, dict(preamble), tmp_path, capsys)
+    for view in app.status()["views"].keys() - before["views"]:
+        app.drop_view(view)
+    for table in app.status()["tables"].keys() - before["tables"]:
+        app.drop_table(table)
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)

@@ -16,7 +16,7 @@ values: NULL, NaN, infinities, the ends of each type, texts of any letters, far 
 
 Operands are of the types below, or of types that Spark makes these without loss. Optional operands are in brackets. A
 function is NULL where an operand is, unless the table says otherwise. Where a function raises, the row is bad
-([SQL](../guide/sql.md#rows-from-which-a-view-cannot-be-computed)).
+([bad rows](../guide/sql/bad-rows.md)).
 """
 
 
