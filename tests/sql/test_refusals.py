@@ -53,6 +53,7 @@ LIMIT or OFFSET by anything but a number | SELECT k FROM t ^ORDER BY k LIMIT 1 +
 TABLESAMPLE | SELECT k FROM t ^TABLESAMPLE (5 PERCENT)
 a view without columns | SELECT * EXCEPT (k) FROM (SELECT k FROM t)
 the column r, STRUCT<>, a struct without fields, | SELECT * EXCEPT (r.z) FROM t
+the column z, STRUCT<A:INT,A:STRING>, a struct with two fields of one name, | SELECT named_struct('a', i, 'a', k) AS z FROM t
 a column of nothing but NULL, 'n', | SELECT k, NULL AS n FROM t UNION ALL SELECT k, NULL FROM t
 GROUP BY of 256 sets | SELECT k FROM t ^GROUP BY CUBE(k, i, l, x, f, p, s, b)
 GROUP BY of 256 sets | SELECT k FROM t ^GROUP BY CUBE(k, i, l, x, f), ROLLUP(p, s, b), b, ROLLUP(d)

@@ -262,6 +262,9 @@ def _typed(source: Source, schema: StructType, zone: str) -> pa.Schema:
             raise source.unsupported(None, f"{what}, with a part of nothing but NULL,", instead)
         if any(isinstance(one, StructType) and not one.fields for one in inside):
             raise source.unsupported(None, f"{what}, a struct without fields,", "Leave it out.")
+        if any(isinstance(one, StructType) and len(set(one.names)) < len(one.names) for one in inside):
+            instead = "Give each a name of its own, as in named_struct('a', x, 'b', y)."
+            raise source.unsupported(None, f"{what}, a struct with two fields of one name,", instead)
         try:
             in_arrow(StructType([field]), zone)
         except TypeError as error:
