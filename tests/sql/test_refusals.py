@@ -118,7 +118,7 @@ round() of FLOAT to 0 places | ^round(f)
 pmod() of DOUBLE and DOUBLE | ^pmod(x, i)
 a cast from DOUBLE to STRING | ^CAST(x AS STRING)
 a cast from FLOAT to STRING | ^s || f
-a cast from DOUBLE to FLOAT | ^CAST(x AS FLOAT)
+a cast from DECIMAL(20,2) to TIMESTAMP | ^CAST(p AS TIMESTAMP)
 '2024-02-30' as a DATE (it names a day that does not exist) | ^d > '2024-02-30'
 'yesterday' as a DATE (a word that Spark replaces when it plans a query) | ^d > 'yesterday'
 '12:00' as a TIMESTAMP_NTZ (it cannot be cast to TIMESTAMP_NTZ) | ^n > '12:00'

@@ -105,6 +105,14 @@ def _of_doubles(compute: Callable[..., Doubles], *columns: pa.ChunkedArray) -> p
     return pa.array(values, pa.float64(), mask=nulls)
 
 
+def _as_floats(column: pa.ChunkedArray) -> pa.Array:
+    """The nearest FLOAT, an infinity beyond the greatest; DuckDB's own cast fails there."""
+    values = _whole(column)
+    with np.errstate(over="ignore"):
+        floats = values.fill_null(0.0).to_numpy().astype(np.float32)
+    return pa.array(floats, pa.float32(), mask=_nulls(values))
+
+
 # Hashes
 
 
@@ -260,6 +268,7 @@ KERNELS: Mapping[str, Kernel] = {
     "kernel_hash_double": Kernel(("INTEGER", "DOUBLE"), "INTEGER", _murmured_doubles),
     "kernel_hash_float": Kernel(("INTEGER", "FLOAT"), "INTEGER", _murmured_floats),
     "kernel_hash_blob": Kernel(("INTEGER", "BLOB"), "INTEGER", _murmured_bytes),
+    "kernel_float": Kernel((_D,), "FLOAT", _as_floats),
     "kernel_register_code": Kernel(("BIGINT", "INTEGER"), "BIGINT", _codes),
     "kernel_crc32": Kernel(("BLOB",), "BIGINT", _crc32),
     **{f"kernel_sha{bits}": Kernel(("BLOB",), "VARCHAR", _digested(bits)) for bits in (224, 384, 512)},

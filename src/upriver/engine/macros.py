@@ -24,6 +24,16 @@ def _malformed(value: str, type: str) -> str:
     return f"error('The text ''' || {value} || ''' cannot be cast to {type}')"
 
 
+def _floating_of_text(type: str) -> str:
+    return f"""CASE WHEN s IS NULL THEN NULL
+        WHEN regexp_full_match(s, '{_BLANK}{_DECIMAL}[dDfF]?{_BLANK}')
+        THEN CAST(regexp_extract(s, '{_DECIMAL}') AS {type})
+        WHEN regexp_full_match(s, '{_BLANK}[+]?(?i:inf|infinity){_BLANK}') THEN CAST('Infinity' AS {type})
+        WHEN regexp_full_match(s, '{_BLANK}-(?i:inf|infinity){_BLANK}') THEN CAST('-Infinity' AS {type})
+        WHEN regexp_full_match(s, '{_BLANK}(?:(?i:nan)|[+-]NaN){_BLANK}') THEN CAST('NaN' AS {type})
+        ELSE {_malformed("s", type)} END"""
+
+
 def _part(number: int) -> str:
     return f"CAST(coalesce(nullif(regexp_extract(s, '{_BLANK}{_DAY}', {number}), ''), '1') AS BIGINT)"
 
@@ -150,13 +160,8 @@ _TEXTS = {
     "spark_integer_of_text(s)": f"""CASE WHEN s IS NULL THEN NULL
         WHEN regexp_full_match(s, '{_BLANK}{_DIGITS}{_BLANK}') THEN regexp_extract(s, '{_DIGITS}')
         ELSE {_malformed("s", "an integer")} END""",
-    "spark_double_of_text(s)": f"""CASE WHEN s IS NULL THEN NULL
-        WHEN regexp_full_match(s, '{_BLANK}{_DECIMAL}[dDfF]?{_BLANK}')
-        THEN CAST(regexp_extract(s, '{_DECIMAL}') AS DOUBLE)
-        WHEN regexp_full_match(s, '{_BLANK}[+]?(?i:inf|infinity){_BLANK}') THEN CAST('Infinity' AS DOUBLE)
-        WHEN regexp_full_match(s, '{_BLANK}-(?i:inf|infinity){_BLANK}') THEN CAST('-Infinity' AS DOUBLE)
-        WHEN regexp_full_match(s, '{_BLANK}(?:(?i:nan)|[+-]NaN){_BLANK}') THEN CAST('NaN' AS DOUBLE)
-        ELSE {_malformed("s", "DOUBLE")} END""",
+    "spark_double_of_text(s)": _floating_of_text("DOUBLE"),
+    "spark_float_of_text(s)": _floating_of_text("FLOAT"),
     "spark_ascii_digits(s)": f"""CASE WHEN strlen(s) > length(s)
         THEN translate(s, '{_FOREIGN_DIGITS}', '{_DIGITS_MEANT}') ELSE s END""",
     "spark_decimal_of_ascii(s)": f"""CASE WHEN s IS NULL THEN NULL

@@ -247,16 +247,15 @@ def _floating_to_integer(context: Context, place: Place, value: Scalar, to: pa.D
 
 def _floating_to_floating(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     if to == pa.float32():
-        raise refused(context, place, value, to)  # Spark gives infinity where DuckDB gives an error
+        return Scalar(f"kernel_float({value.sql})", to, value.fails)
     return _plain(context, place, value, to)
 
 
 def _decimal_to_floating(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
-    if to == pa.float32():
-        raise refused(context, place, value, to)
-    if value.type.precision <= EXACT_DOUBLE_DIGITS_MAX:
+    if to == pa.float64() and value.type.precision <= EXACT_DOUBLE_DIGITS_MAX:
         return _plain(context, place, value, to)
-    return Scalar(f"CAST(CAST({value.sql} AS VARCHAR) AS DOUBLE)", to, value.fails)  # parsed: correctly rounded
+    sql = f"CAST(CAST({value.sql} AS VARCHAR) AS {duck_name(to)})"  # parsed: correctly rounded
+    return Scalar(sql, to, value.fails)
 
 
 def _floating_to_decimal(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
@@ -334,8 +333,8 @@ def _is_double(type: pa.DataType) -> bool:
     return bool(type == pa.float64())
 
 
-def _is_bigint(type: pa.DataType) -> bool:
-    return bool(type == pa.int64())
+def _is_float(type: pa.DataType) -> bool:
+    return bool(type == pa.float32())
 
 
 def _is_binary(type: pa.DataType) -> bool:
@@ -344,6 +343,33 @@ def _is_binary(type: pa.DataType) -> bool:
 
 def _encoded(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     return Scalar(f"encode({value.sql})", to, value.fails)
+
+
+def _decoded(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
+    return Scalar(f"decode({value.sql})", to, fails=True)
+
+
+def _truth_to_decimal(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
+    return _to_decimal(context, place, _plain(context, place, value, pa.int32()), to)
+
+
+def _instant_to_number(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
+    """By its seconds since 1970: whole ones for an integer."""
+    if is_integer(to):
+        return _checked(context, place, Scalar(macro("spark_unix_seconds", value.sql), pa.int64(), value.fails), to)
+    if is_decimal(to):
+        exact = f"(CAST(epoch_us({value.sql}) AS DECIMAL(19,0)) * CAST(0.000001 AS DECIMAL(6,6)))"
+        return _to_decimal(context, place, Scalar(exact, pa.decimal128(25, 6), value.fails), to)
+    seconds = f"(CAST(epoch_us({value.sql}) AS DOUBLE) / CAST(1000000 AS DOUBLE))"
+    return cast(context, place, Scalar(seconds, pa.float64(), value.fails), to)
+
+
+def _seconds_to_instant(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
+    if is_integer(value.type):
+        micros = f"(CAST({value.sql} AS BIGINT) * CAST(1000000 AS BIGINT))"
+    else:
+        micros = macro("spark_double_to_bigint", f"(CAST({value.sql} AS DOUBLE) * CAST(1000000 AS DOUBLE))")
+    return Scalar(f"make_timestamp({micros})", to, fails=True)
 
 
 def _is_exact(type: pa.DataType) -> bool:
@@ -368,10 +394,13 @@ _CASTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]
     (is_floating, is_floating, _floating_to_floating),
     (is_boolean, is_integer, _plain),
     (is_boolean, is_floating, _plain),
+    (is_boolean, is_decimal, _truth_to_decimal),
     (is_boolean, is_string, _plain),
     (is_string, is_integer, _text_to_integer),
     (is_string, is_decimal, _text_to_decimal),
     (is_string, _is_double, _checked_by("spark_double_of_text")),
+    (is_string, _is_float, _checked_by("spark_float_of_text")),
+    (_is_binary, is_string, _decoded),
     (is_string, is_date, _checked_by("spark_date_of_text")),
     (is_string, is_boolean, _checked_by("spark_boolean_of_text")),
     (is_string, _is_binary, _encoded),
@@ -381,7 +410,9 @@ _CASTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]
     (is_date, is_wall_clock, _plain),
     (is_wall_clock, is_date, _plain),
     (is_wall_clock, is_string, _checked_by("spark_text_of_timestamp")),
-    (is_instant, _is_bigint, _checked_by("spark_unix_seconds")),
+    (is_instant, is_numeric, _instant_to_number),
+    (is_integer, is_instant, _seconds_to_instant),
+    (is_floating, is_instant, _seconds_to_instant),
     (is_date, is_instant, _day_to_instant),
     (is_instant, is_date, _of_clock(_plain)),
     (is_instant, is_string, _of_clock(_checked_by("spark_text_of_timestamp"))),

@@ -6,7 +6,15 @@ import pyarrow as pa
 
 from upriver.plan.relation import Scalar, any_fails
 from upriver.plan.source import Place
-from upriver.plan.types import bounded_decimal, duck_name, is_decimal, is_integer, is_null, is_numeric
+from upriver.plan.types import (
+    DECIMAL_DIGITS_MAX,
+    bounded_decimal,
+    duck_name,
+    is_decimal,
+    is_integer,
+    is_null,
+    is_numeric,
+)
 from upriver.sql.functions.arithmetic import (
     CAST_IT,
     arithmetic,
@@ -76,20 +84,31 @@ def _to_whole(function: str) -> Special:
 
 
 def _rounded_decimal(value: Scalar, places: int, form: str) -> Scalar:
-    """A decimal rounded to some places, which may have one more digit before its point. form: SQL that rounds it."""
+    """A decimal rounded to some places, which may have one more digit before its point. form: SQL that rounds it; to
+    places below 0, half up."""
+    before = value.type.precision - value.type.scale + 1
+    if places < 0:
+        type = bounded_decimal(max(before, 1 - places), 0)
+        wide = bounded_decimal(value.type.precision + 1, value.type.scale)
+        rounded = f"round(CAST({value.sql} AS {duck_name(wide)}), {places})"
+        if -places >= before:  # of NULL, DuckDB would make 0, too
+            rounded = f"CASE WHEN {value.sql} IS NOT NULL THEN 0 END"
+        sql = f"CAST({rounded} AS {duck_name(type)})"
+        return opaque(strict(sql, type, (value,), fails=value.type.precision == DECIMAL_DIGITS_MAX))
     scale = min(places, value.type.scale)
-    digits = value.type.precision - value.type.scale + 1 + scale
-    type = bounded_decimal(digits, scale)
+    type = bounded_decimal(before + scale, scale)
     sql = f"CAST({form.format(value.sql, scale)} AS {duck_name(type)})"
-    return opaque(strict(sql, type, (value,), fails=digits > type.precision and scale < value.type.scale))
+    return opaque(strict(sql, type, (value,), fails=before + scale > type.precision and scale < value.type.scale))
 
 
 def _rounded(context: Context, place: Place, operands: Operands) -> Scalar:
     """``round``, half up."""
     value = operands[0]
     places = operands[1].constant if len(operands) > 1 else 0
-    if not isinstance(places, int) or places < 0:
-        raise context.unsupported(place, "round() to these places", "Give a constant number of places, 0 or more.")
+    if not isinstance(places, int):
+        raise context.unsupported(place, "round() to computed places", "Give a constant number of places.")
+    if is_integer(value.type) and places < 0:
+        return opaque(strict(f"round({value.sql}, {places})", value.type, (value,), fails=True))
     if is_integer(value.type):
         return opaque(value)
     if is_decimal(value.type):
