@@ -36,6 +36,24 @@ def test_the_users_session_stays_as_it_is(spark: Any) -> None:
     assert analyser.analysed("v", "SELECT a FROM later", {}).schema.types == [pa.int8()]
 
 
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT plane, max(at) < now() AS past FROM flights GROUP BY plane HAVING min(at) < now()",
+        "SELECT plane || 'x' AS p, count(*) AS n FROM flights GROUP BY CUBE(plane || 'x', date(at))",
+        "SELECT plane, session_window.start AS s FROM flights GROUP BY plane, session_window(at, '5 minutes')",
+        "SELECT get(array_agg(plane), 0) AS first FROM flights GROUP BY date(at)",
+        "SELECT plane, at + INTERVAL 1 SECOND AS later FROM flights WHERE at > now() - INTERVAL 1 HOUR",
+    ],
+)
+def test_a_view_is_the_same_however_spark_numbers_its_columns(spark: Any, sql: str) -> None:
+    """So a restarted app finds what it has kept."""
+    first = compiled(sql, SparkAnalyser(spark, {"flights": FLIGHTS}))
+    assert compiled(sql, SparkAnalyser(spark, {"flights": FLIGHTS})).relation == first.relation
+    assert "#" not in repr(first.relation)
+
+
 COMMANDS = [
     "DROP VIEW flights",
     "CREATE TABLE made AS SELECT 1 AS a",

@@ -436,7 +436,6 @@ _RULES: Mapping[str, _Rule] = MappingProxyType(
         "ParseToDate": _read,
         "ParseToTimestamp": _read,
         "Subtract": _number_moved(-1),
-        "TimeAdd": _moved,
         "TimestampAddInterval": _moved,
         "TruncDate": _truncated_date,
         "TruncTimestamp": _truncated_time,

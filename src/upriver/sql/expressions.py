@@ -786,7 +786,6 @@ RULES: dict[str, Rule] = {
     "SubtractDates": _between,
     "SubtractTimestamps": _between,
     "TempResolvedColumn": _same,
-    "TimeAdd": _moved,
     "TimestampAdd": _with_unit("timestampadd"),
     "TimestampAddInterval": _moved,
     "TimestampAddYMInterval": _moved,

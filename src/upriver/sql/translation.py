@@ -32,6 +32,8 @@ _WITH_STATE = frozenset({"Aggregate", "Join", "Window", "Distinct", "Deduplicate
 """Operators whose rows cost state or a move between workers."""
 _OF_SPARK = re.compile(r"_groupingexpression|_w\d+|_we\d+")
 """Names that Spark gives to what it computes ahead of groups and of window functions."""
+_ID = re.compile(r"(?<=\w)#\d+L?\b")
+"""The id of a column in names that Spark 4.0 gives: another one each time."""
 _AROUND = frozenset({"AggregateExpression", "Alias"})
 """Classes that are shown as their first operand."""
 _SIGNS = {
@@ -107,7 +109,7 @@ class Translation:
     def name(self, column: TreeNode) -> str:
         """The name of the column that a node is, or makes."""
         if column.id not in self._names:
-            title = column.fields["name"]
+            title = _ID.sub("", column.fields["name"])
             if _OF_SPARK.fullmatch(title) and column.kind == "Alias":
                 title = self.worded(column.children[0])
             self._names[column.id] = unique(title[:NAME_CHARS_MAX], self.taken)

@@ -168,19 +168,28 @@ def _node(given: Mapping[str, Any], zone: str, places: list[str] | None, around:
         type = arrow_type(given["t"], zone) if "t" in given else None
     except TypeError:
         type = None
+    kind, name = _RENAMED.get(given["c"], (given["c"], given.get("p", "")))
+    fields = {name: value(part) for name, part in given["f"].items()}
+    if kind == "GetArrayItem" and fields.get("failOnError") is False:  # what Spark 4.0 makes of get()
+        kind, name = "Get", "get"
+        del fields["failOnError"]
     return TreeNode(
-        kind=given["c"],
-        fields={name: value(part) for name, part in given["f"].items()},
+        kind=kind,
+        fields=fields,
         children=children,
         type=type,
         nullable=given.get("n", True),
         deterministic=given.get("d", True),
-        name=given.get("p", ""),
+        name=name,
         place=place,
         end=given["o"][1] if "o" in given else None,
         output=tuple(given.get("out", ())),
         parameters=tuple(value(given["ps"])) if "ps" in given else None,
     )
+
+
+_RENAMED = {"TimeAdd": ("TimestampAddInterval", "timestampaddinterval")}
+"""The later class, and name, of expressions of Spark 4.0."""
 
 
 def _place_in_python(context: Sequence[str], places: list[str]) -> int:
