@@ -83,7 +83,7 @@ replacing what a regular expression finds in nothing | ^regexp_replace(s, 'a*', 
 '$' elsewhere than at the end of this regular expression | ^regexp_replace(s, '(?:a$|b)', 'x')
 this group of a regular expression | ^regexp_extract(s, '(a)', 2)
 a regular expression that is computed | s ^RLIKE k
-'(?s' in a regular expression | s ^RLIKE '(?s)a'
+'(?m' in a regular expression | s ^RLIKE '(?m)a'
 '(?i' in a regular expression | s ^RLIKE 'b(?i)a'
 '[A-z]' in a regular expression | s ^RLIKE '(?i)[A-z]'
 '(?<n' in a regular expression | s ^RLIKE '(?<name>a)'
@@ -91,8 +91,8 @@ a regular expression that is computed | s ^RLIKE k
 '\\\\p{L}' in a regular expression | s ^RLIKE '\\\\p{L}'
 '++' in a regular expression | s ^RLIKE 'a++'
 '{1,2}+' in a regular expression | s ^RLIKE 'a{1,2}+'
-'[a&&b]' in a regular expression | s ^RLIKE '[a&&b]'
-'[[:alpha:]' in a regular expression | s ^RLIKE '[[:alpha:]]'
+'[^a&&b]' in a regular expression | s ^RLIKE '[^a&&b]'
+'[a&&&&]' in a regular expression | s ^RLIKE '[a&&&&]'
 '$' in a regular expression | s ^RLIKE 'a$b'
 a regular expression with a part that does not end or does not begin | s ^RLIKE '(a'
 a regular expression with more than 1000 repetitions | s ^RLIKE '(a{90}){90}'

@@ -1,7 +1,8 @@
 r"""Regular expressions: Java's patterns that mean the same to RE2, DuckDB's library, in RE2's syntax.
 
-Both share letters, classes, groups, ``|``, ``* + ? {n,m}`` and their lazy forms, ``^``, and ``\d \w``. RE2 needs
-another form for ``.``, ``$`` and ``\s``. Everything else is refused.
+Both share letters, groups, ``|``, ``* + ? {n,m}`` and their lazy forms, ``^``, and ``\d \w``. RE2 needs another form
+for ``.``, ``$``, many escapes, and classes in classes (:mod:`upriver.sql.functions.letter_classes`). Everything else is
+refused.
 """
 
 import math
@@ -13,6 +14,7 @@ import pyarrow as pa
 from upriver.plan.relation import Scalar
 from upriver.plan.source import Place
 from upriver.plan.types import array_type
+from upriver.sql.functions.letter_classes import SETS, NoClass, class_at, escaped, in_re2
 from upriver.sql.functions.nested_values import each, once
 from upriver.sql.functions.scalars import Context, intolerant, literal, strict, string_sql
 from upriver.sql.functions.signatures import Function, OperandKind, Operands, take
@@ -41,10 +43,12 @@ _ANY_ESCAPE = re.compile(r"\\(?:[pPx]\{[^}]*\}|.)", re.DOTALL)
 _CLASS_PART = re.compile(r"(\\.|[^\\])(?:-(\\.|[^\\]))?", re.DOTALL)
 
 
-_FOLDING = "(?i)"
-"""Begins a pattern in which ASCII letters match in both cases."""
+_FLAGS = re.compile(r"\(\?(?:is?|si?)\)")
+"""Begins a pattern in which ASCII letters match in both cases, or in which a dot is any letter."""
+_END_SIGN = re.compile(r"(?:\$|\\Z)(?=\Z|[)|])")
+"""It means the end, or the place before a line's end there."""
 _INSTEAD = (
-    (re.compile(r"\(\?[a-zA-Z]+"), "Begin the pattern with (?i), or match lower(s)."),
+    (re.compile(r"\(\?[a-zA-Z]+"), "Begin the pattern with (?i), (?s) or (?is), or match lower(s)."),
     (re.compile(r"\(\?<[a-zA-Z]"), "Leave the group's name out: (...)."),
     (re.compile(r"\(\?<?[=!]|\(\?<$"), "Ask by two conditions: s RLIKE '...' AND NOT s RLIKE '...'."),
     (re.compile(r"\(\?"), "Write a plain group: (...) or (?:...)."),
@@ -80,39 +84,76 @@ class Unlike(Exception):
 
 def to_re2(pattern: str) -> str:
     """The pattern in RE2's syntax, for a search. Raises Unlike if it may mean something else to RE2, or nothing."""
+    return _read(pattern)[0]
+
+
+def _read(pattern: str) -> tuple[str, str]:
+    """The pattern in RE2's syntax; and in Python's, with a letter in place of each class and escape. Raises Unlike."""
+    flags = _FLAGS.match(pattern)
+    folds, is_dot_all = (flags is not None and flag in flags[0] for flag in "is")
     parts: list[str] = []
-    repeatable, folds = False, pattern.startswith(_FOLDING)
-    at = len(_FOLDING) if folds else 0
+    shape: list[str] = []
+    repeatable, at = False, 0 if flags is None else flags.end()
     while at < len(pattern):
         letter = pattern[at]
         repeat = _REPEAT.match(pattern, at) if repeatable else None
         group = _GROUP.match(pattern, at)
+        end_sign = _END_SIGN.match(pattern, at)
+        alike = True
         if repeat is not None:
             text, repeatable, end = repeat[0], False, repeat.end()
         elif group is not None:
             text, repeatable, end = group[0], False, group.end()
         elif letter in ")|^":
             text, repeatable, end = letter, letter == ")", at + 1
-        elif letter == "$" and pattern[at + 1 : at + 2] in ("", ")", "|"):
-            text, repeatable, end = _AT_END, False, at + 1
-        elif letter == "[":
-            found = _CLASS.match(pattern, at)
-            text = "" if found is None else _class(found[1], found[2], folds)
-            repeatable, end = True, at if found is None else found.end()
+        elif pattern.startswith("\\A", at):
+            text, repeatable, end = "\\A", False, at + 2
+        elif end_sign is not None:
+            alike, text, repeatable, end = False, _AT_END, False, end_sign.end()
+            shape.append("$")
+        elif pattern.startswith("\\z", at):
+            alike, text, repeatable, end = False, "\\z", False, at + 2
+            shape.append("\\Z")
         else:
-            text, repeatable, end = _one(pattern[at : at + 2]), True, at + 1 + (letter == "\\")
-            text = f"[{letter.upper()}{letter.lower()}]" if folds and _is_letter(letter) else text
+            text, end = _letters_at(pattern, at, folds)
+            if letter == "." and is_dot_all:
+                text = r"[\x{0}-\x{10ffff}]"
+            alike, repeatable = False, True
+            shape.append("x")
         if not text:
             raise Unlike.at(_at_fault(pattern, at))
+        if alike:
+            shape.append(text)
         parts.append(text)
         at = end
-    if not _is_whole(pattern):
+    if not _is_whole("".join(shape)):
         what = "a regular expression with a part that does not end or does not begin"
         raise Unlike(what, "Close each group and class; for a parenthesis as a letter write \\\\(.")
     if _repeats(pattern) > REPEATS_MAX:
         what = f"a regular expression with more than {REPEATS_MAX} repetitions"
         raise Unlike(what, "Ask for fewer, and for length(s) beside them.")
-    return "".join(parts)
+    return "".join(parts), "".join(shape)
+
+
+def _letters_at(pattern: str, at: int, folds: bool) -> tuple[str, int]:
+    """What stands for one letter at a place, and where it ends; an empty text if it is special."""
+    letter = pattern[at]
+    if letter == "[":
+        found = _CLASS.match(pattern, at)
+        if found is not None and (text := _class(found[1], found[2], folds)):
+            return text, found.end()
+    elif text := _one(pattern[at : at + 2]):
+        text = f"[{letter.upper()}{letter.lower()}]" if folds and _is_letter(letter) else text
+        return text, at + 1 + (letter == "\\")
+    if pattern.startswith("\\R", at):
+        return rf"(?:\r\n|{in_re2(SETS['v'])})", at + 2
+    if letter not in "[\\" or folds:
+        return "", at
+    try:
+        letters, end = (class_at if letter == "[" else escaped)(pattern, at)
+    except NoClass:
+        return "", at
+    return in_re2(letters), end
 
 
 def _is_letter(letter: str) -> bool:
@@ -204,7 +245,7 @@ def _found(context: Context, place: Place, value: Scalar) -> tuple[str, bool]:
     """
     pattern = _pattern(context, place, value)
     written = str(value.constant)
-    ends = written.endswith("$") and pattern.endswith(_AT_END) and not _has_alternatives(written)
+    ends = written.endswith(("$", "\\Z")) and pattern.endswith(_AT_END) and not _has_alternatives(written)
     rest = pattern.removesuffix(_AT_END) if ends else pattern
     if _AT_END in rest:
         instead = "Let it end with $, or ask for the end by itself: s RLIKE '...$'."
@@ -220,6 +261,11 @@ def _has_alternatives(pattern: str) -> bool:
         if not groups:
             break
     return "|" in plain
+
+
+def _finds_nothing(pattern: Scalar) -> bool:
+    """Whether it matches the empty text."""
+    return isinstance(pattern.constant, str) and re.search(_read(pattern.constant)[1], "") is not None
 
 
 def _extracted(context: Context, place: Place, operands: Operands) -> Scalar:
@@ -257,8 +303,7 @@ def _replaced(context: Context, place: Place, operands: Operands) -> Scalar:
     if not isinstance(by, str):
         raise context.unsupported(place, "a replacement that is computed", "Write it in quotes.")
     by = _replacement(context, place, by, pattern)
-    written = operands[1].constant
-    if isinstance(written, str) and re.search(written, "") is not None:
+    if _finds_nothing(operands[1]):
         what = "replacing what a regular expression finds in nothing"
         raise context.unsupported(place, what, "Let it find one letter at least.")
     if ends:
@@ -325,7 +370,7 @@ def _placed(context: Context, place: Place, operands: Operands) -> Scalar:
 def _all_extracted(context: Context, place: Place, operands: Operands) -> Scalar:
     """``regexp_extract_all(s, pattern[, group])``."""
     text, pattern = take(context, place, OperandKind.STRING, operands[0]), _finding(context, place, operands[1])
-    group = _group(context, place, operands, str(operands[1].constant))
+    group = _group(context, place, operands, pattern)
     found = f"regexp_extract_all({text.sql}, {string_sql(pattern)}, {group})"
     sql = each(found, lambda one: f"coalesce({one}, '')") if group else found
     return strict(sql, array_type(pa.string()), (text, operands[1]))
@@ -334,8 +379,7 @@ def _all_extracted(context: Context, place: Place, operands: Operands) -> Scalar
 def _finding(context: Context, place: Place, value: Scalar) -> str:
     """A pattern that does not match the empty text, in RE2's syntax."""
     pattern, ends = _found(context, place, value)
-    written = value.constant
-    if ends or (isinstance(written, str) and re.search(written, "") is not None):
+    if ends or _finds_nothing(value):
         what = "counting what a regular expression finds in nothing"
         raise context.unsupported(place, what, "Let it find one letter at least, and not end with $.")
     return pattern
