@@ -209,7 +209,7 @@ def test_columns_and_conditions_are_computed_over_arrow(spark: Any, tmp_path: Pa
     computed = [session.sql(f"SELECT {one} FROM {{rows}}", rows=rows) for one in COMPUTED]
     assert [one for one, each in zip(COMPUTED, computed, strict=True) if not is_same(each)] == []
     assert [one for one in CONDITIONS if not is_same(rows.where(one))] == []
-    chain = rows.where("i64 < 5").withColumn("twice", F.col("i64") * 2).where("twice > -9").drop("f64", "bytes")
+    chain = rows.where("i64 < 5").withColumn("twice", F.col("i16") * 2).where("twice > -9").drop("f64", "bytes")
     assert is_same(chain.withColumn("day", F.date_trunc("month", "day")))
     assert is_same(rows.selectExpr("i32 AS I64", "i64 AS i32").where("i64 > 0"))
 

@@ -58,7 +58,8 @@ from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.file_scans import PlannedScan
 from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.spark.parquet import FileChanged, FileScan, NotAsArrow, cut
-from upriver.spark.session import java_class, map_in_arrow, partitioned_by
+from upriver.spark.partitions import partitioned_by
+from upriver.spark.session import java_class, map_in_arrow
 from upriver.state.run_order import merged, sorted_order
 from upriver.state.runs import HASH_COLUMN, RESERVED_COLUMNS, RunInfo, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan

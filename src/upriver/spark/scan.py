@@ -39,8 +39,8 @@ from upriver.net.remote import Connection, Remote
 from upriver.net.wire import refusing_malformed
 from upriver.plan.schemas import schema_from_json
 from upriver.spark.changes import ChangesPlan, ChangesReader, ChangesSource, means_changes, stream_reader
+from upriver.spark.partitions import partitioned_by
 from upriver.spark.schema import spark_arrow_schema
-from upriver.spark.session import partitioned_by
 from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import HashRange, VnodeGroup, hashes_in
 

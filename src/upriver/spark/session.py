@@ -24,17 +24,14 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import pyspark
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from upriver.errors import DeclarationError, TooFewSlots, UserError
-from upriver.hashing import murmur_finished, murmur_mixed
 from upriver.logs import shorten_errors
 from upriver.net.server import SparkHosts
 from upriver.zones import zone_name
@@ -51,8 +48,6 @@ SLOTS_FREE_S_MAX = 30.0
 _POLL_S = 0.1
 _HEAP_MB_MIN = 1024
 _HEAP_MB_MAX = 8192
-_SHUFFLE_SEED = 42
-"""Of the hash by which Spark chooses a row's partition."""
 _CHECKPOINTING = "" if pyspark.__version__.startswith("4.0.") else ".checkpointing"
 CHECKPOINT_FILES = {
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -525,24 +520,6 @@ def map_in_arrow(
     """As ``rows.mapInArrow``, without a warning of pandas."""
     with pandas_unwarned():
         return rows.mapInArrow(task, schema)
-
-
-def partitioned_by(rows: DataFrame, count: int, partition: Column) -> DataFrame:
-    """The rows in ``count`` partitions, each in the one that its ``partition`` names, an INT from 0."""
-    if hasattr(rows, "repartitionById"):
-        return rows.repartitionById(count, partition)
-    hashed = F.element_at(F.array(*map(F.lit, _numbers_by_partition(count))), partition + 1)
-    return rows.repartition(count, hashed)
-
-
-def _numbers_by_partition(count: int) -> list[int]:
-    """For each partition a number that Spark 4.0 puts there, by its hash; since 4.1 a partition has a number itself.
-    That none of so many falls into some partition has a chance of ``count`` times e to the power of -32."""
-    numbers = np.arange(count * 32, dtype=np.uint32)
-    hashes = murmur_finished(murmur_mixed(numbers, np.uint32(_SHUFFLE_SEED)), np.uint32(4)).view(np.int32)
-    partitions, firsts = np.unique(hashes.astype(np.int64) % count, return_index=True)
-    assert len(partitions) == count
-    return [int(first) for first in firsts]
 
 
 STOP_LOGGERS = (
