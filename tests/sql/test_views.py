@@ -58,3 +58,14 @@ def test_an_error_of_the_cluster_stays_one() -> None:
 
     with pytest.raises(ClusterError, match=r"^Spark is gone$"):
         declare_view("v", INNER, "k", TABLES, {}, Busy(TABLES))
+
+
+def test_many_conditions_that_can_fail_take_no_time_that_grows_with_each() -> None:
+    """Where each one brought the tests of all others down again, twelve took an hour."""
+    names = [f"s{number}" for number in range(5)]
+    sums = [f"(SELECT k, sum(x) AS n FROM t WHERE x > 0 GROUP BY k) AS {name}" for name in names]
+    near = [f"{one}.n BETWEEN 2 * {two}.n AND 3 * {two}.n" for one in names for two in names if one != two]
+    equal = [f"s0.k = {name}.k" for name in names[1:]]
+    sql = f"SELECT s0.k FROM {', '.join(sums)} WHERE {' AND '.join([*equal, *near])}"
+    shown = repr(declare_view("v", sql, "k", TABLES, {}, SharedAnalyser(TABLES)).regions)
+    assert min(shown.count(" >= "), shown.count(" <= ")) >= len(near)

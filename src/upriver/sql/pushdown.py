@@ -99,9 +99,30 @@ def tested(relation: Relation, value: Scalar, place: int | None) -> Relation:
     needed."""
     for name in sorted(_columns(value.rejects) - relation.deferred):
         test = present(name)
-        if name in relation.schema.names and test.sql != value.sql:
+        if name in relation.schema.names and test.sql != value.sql and not _is_applied(relation, test):
             relation = filtered(relation, test, place)
     return relation
+
+
+def _is_applied(relation: Relation, condition: Scalar) -> bool:
+    """Whether a filter that the condition would come to has it. Otherwise each condition would bring the tests of all
+    others down again."""
+    names = columns_in(condition.sql)
+    match relation.op:
+        case FilterOp():
+            known = any(condition.sql == one.sql for one in _asks(relation, relation.op))
+            return known or _is_applied(relation.inputs[0], condition)
+        case ProjectOp(projection):
+            inner = substituted(condition, computed_values(relation, projection))
+            return inner is not None and _is_applied(relation.inputs[0], inner)
+        case JoinOp():
+            sides = zip(_KEPT, relation.inputs, strict=True)
+            return any(
+                relation.op.kind in kinds and names <= set(rows.schema.names) and _is_applied(rows, condition)
+                for kinds, rows in sides
+            )
+        case _:
+            return False
 
 
 def _columns(texts: Iterable[str]) -> set[str]:
