@@ -54,7 +54,7 @@ class SharedAnalyser:
     def timezone(self) -> str:
         return self._timezone
 
-    def analysed(self, name: str, sql: str, views: Mapping[str, str | None]) -> Analysed:
+    def analysed(self, name: str, sql: str, views: Mapping[str, str]) -> Analysed:
         """Raises what Spark's analyser raises: DeclarationError, UnsupportedSql."""
         return self._analysed("analysed", name, sql, dict(views))
 

@@ -36,6 +36,7 @@ from upriver.net.server import listen_at, listen_for
 from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tokens
 from upriver.plan.explain import render, why_full
 from upriver.plan.plan import DataflowPlan, FunctionForm, Per, TableSpec, UserFunction
+from upriver.plan.relation import Relation
 from upriver.plan.source import Source
 from upriver.progress import progress_shown
 from upriver.runtime.clock_ticks import TICK_S
@@ -62,7 +63,7 @@ from upriver.spark.sources import check_stream, check_trigger
 from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_of_keys
 from upriver.spark.user_functions import Returns, declare_function
 from upriver.spark.view_frames import ViewFrames
-from upriver.sql.views import MAP_OF, declare, mapped_view
+from upriver.sql.views import MAP_OF, declare, mapped_rows, mapped_view
 from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import VNODES_DEFAULT
 
@@ -196,6 +197,8 @@ class App:
         self._analyser = SparkAnalyser(self._spark, self._tables, self._functions, self._leaves.own)
         self._frames = ViewFrames(self._spark, self._leaves, self._analyser, self._tables)
         self._plans: dict[str, DataflowPlan] = {}
+        self._maps: dict[str, Relation] = {}
+        """The rows of stateful maps, which views compute for themselves."""
 
     def table(
         self,
@@ -327,7 +330,7 @@ class App:
                 source = Source(name, text(f"view {name!r}: sql", sql))
                 definition = self._analyser.frame_of(name, sql, self._frames.definitions)
             analysed = self._analyser.analysed_frame(definition, name, source.sql)
-            plan = declare(source, analysed, key, self._tables, self._analyser)
+            plan = declare(source, analysed, key, self._tables, self._analyser, self._maps)
             sets_aside = [table for table, source in self._sources.items() if source.sets_aside]
             if flag(f"view {name!r}: changes", changes):
                 plan = with_change_log(plan)
@@ -379,7 +382,8 @@ class App:
             self._tables[source] = table
             self._sources[source] = replace(self._sources[source], table=table)
             self._keep({**self._plans, name: mapped_view(name, op, table)}, timeout)
-            self._frames.keep(name, None)
+            self._maps[name] = mapped_rows(op, table)
+            self._frames.keep_map(name, op.output)
             return self._leaves.frame(name, op.output)
 
     def function(
@@ -416,6 +420,7 @@ class App:
         with self._declaring(timeout):
             self._check_view(name)
             self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
+            self._maps.pop(name, None)
             self._frames.forget(name)
 
     def drop_table(self, name: str, *, timeout: float = REPLAN_S_MAX) -> None:

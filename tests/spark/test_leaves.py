@@ -250,8 +250,6 @@ def test_what_is_no_table_of_the_app_is_refused_with_its_place(
     own_line = line() - 1
     with pytest.raises(DeclarationError, match=rf"view 'v', .*test_leaves\.py:{own_line}: it has rows of its own"):
         river.app.view("v", river.events.join(own, condition), key="k")
-    with pytest.raises(UnsupportedSql, match="reading 'mapped', which is a stateful map"):
-        river.app.view("v", river.mapped.groupBy("k").count(), key="k")
     with pytest.raises(DeclarationError, match="sql=3: give a text"):
         river.app.view("v", 3, key="k")  # type: ignore[arg-type]  # a wrong call
 
@@ -380,6 +378,29 @@ def test_refusals_of_dataframes_have_their_place(spark: Any, river: River, place
         river.app.view("v", river.events.select("k", F.input_file_name()), key="k")
     with pytest.raises(UnsupportedSql, match=r"mapInArrow\(\) is not supported"):
         river.app.view("v", river.events.mapInArrow(lambda batches: batches, river.events.schema), key="k")
+
+
+def test_views_of_a_stateful_map_are_what_spark_makes_of_its_rows(spark: Any, river: River) -> None:
+    """Added while the app runs; each goes on without the map."""
+    app = running(river)
+    views = {
+        "of_map": app.view("of_map", "SELECT x % 3 AS r, count(*) AS n FROM mapped GROUP BY x % 3", key="r"),
+        "of_map_frame": app.view("of_map_frame", river.mapped.where("x > 2").groupBy("k").agg(F.sum("x")), key="k"),
+        "of_view": app.view("of_view", "SELECT r FROM of_map WHERE n > 1", key="r"),
+    }
+    river.write()
+    river.settle()
+    app.read("mapped").createOrReplaceTempView("mapped")
+    said = {
+        "of_map": spark.sql("SELECT x % 3 AS r, count(*) AS n FROM mapped GROUP BY x % 3"),
+        "of_map_frame": spark.sql("SELECT k, sum(x) FROM mapped WHERE x > 2 GROUP BY k"),
+        "of_view": spark.sql("SELECT x % 3 AS r FROM mapped GROUP BY x % 3 HAVING count(*) > 1"),
+    }
+    for name, frame in views.items():
+        assert rows(frame) == rows(app.read(name)) == rows(said[name])
+    spark.catalog.dropTempView("mapped")
+    for name in views:
+        app.drop_view(name)
 
 
 def test_a_task_without_an_action_is_answered(spark: Any, river: River) -> None:

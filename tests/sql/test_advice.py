@@ -4,7 +4,6 @@ import pyarrow as pa
 import pytest
 from sql_kit import local_view, spec
 
-from simulator.shared_analyser import SharedAnalyser
 from upriver.errors import UnsupportedSql
 
 T = spec(
@@ -71,8 +70,3 @@ def test_what_is_told_to_be_written_can_be(line: str) -> None:
         local_view(refused, T, U)
     assert said in str(raised.value).splitlines()[0]
     assert local_view(mended, T, U).schema.names
-
-
-def test_a_stateful_map_in_from_is_refused_as_what_it_is() -> None:
-    with pytest.raises(UnsupportedSql, match=r"column 15: FROM tallies, which is a stateful map, is not supported"):
-        SharedAnalyser({"t": T}).analysed("v", "SELECT k FROM tallies", {"tallies": None})

@@ -26,13 +26,12 @@ FILES_AS_TABLES = "spark.sql.runSQLOnFiles"
 _MEASURED_FROM = 4
 """The fewest bits of registers that Spark's approx_count_distinct has."""
 _A_QUERY = "A view is one query: SELECT ... FROM ..."
-OF_A_MAP = "Let its function give what the view needs; or have Spark compute it, from app.read() of the map."
 
 FUNCTIONS_LENT_MAX = 1_000
 """Functions of the user's session that the session for queries knows."""
 
-View = str | DataFrame | None
-"""A view that others may read: its SQL, or its definition; ``None`` for a stateful map, which they may not."""
+View = str | DataFrame
+"""A view that others may read: its SQL, or its definition."""
 
 
 class SparkAnalyser:
@@ -128,7 +127,7 @@ class SparkAnalyser:
 
     def frame_of(self, name: str, sql: str, views: Mapping[str, View]) -> DataFrame:
         """The query of a view of this name, as a DataFrame of the session for queries. views: those that it may read:
-        their SQL, or their DataFrames; ``None`` for a stateful map, which it may not.
+        their SQL, or their DataFrames.
 
         Raises DeclarationError in Spark's words, with its place in ``sql``; UnsupportedSql for what is no query, which
         Spark would run at once, and for a function of the user's own.
@@ -206,9 +205,6 @@ class SparkAnalyser:
             return UnsupportedSql(f"{begin}{where}{what} is not supported. Declare it by app.function().")
         if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
             table = parameters.get("relationName", "").replace("`", "")
-            if any(one.lower() == table.lower() and view is None for one, view in views.items()):
-                what = f"{begin}{where}FROM {table}, which is a stateful map, is not supported"
-                return UnsupportedSql(f"{what}. {OF_A_MAP}")
             known = ", ".join(sorted([*self._tables, *views])) or "none"
             return UnknownTable(f"{begin}{where}no table or view {table!r} is declared; there are: {known}")
         return DeclarationError(f"{begin}{_words(error)}")
@@ -226,7 +222,7 @@ class SparkAnalyser:
                 self._rows_of(session, table).createOrReplaceTempView(f"`{name}`")
                 self._known[name] = table
         for name, view in views.items():
-            if view is not None and self._known.get(name) is not view:
+            if self._known.get(name) is not view:
                 frame = session.sql(view) if isinstance(view, str) else view
                 frame.createOrReplaceTempView(f"`{name}`")
                 self._known[name] = view

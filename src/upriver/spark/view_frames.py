@@ -14,7 +14,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from upriver.errors import DeclarationError, UnsupportedSql
+from upriver.errors import DeclarationError
 from upriver.hashing import Hashes
 from upriver.ids import Epoch
 from upriver.logs import place_of_caller
@@ -36,15 +36,14 @@ class ViewFrames:
     ) -> None:
         """spark: the user's session. analyser: of the app. tables: those that are declared, which may change."""
         self._spark, self._leaves, self._analyser, self._tables = spark, leaves, analyser, tables
-        self._views: dict[str, DataFrame | None] = {}
-        """The definition of each view, in the app's own session; ``None`` for a stateful map."""
+        self._views: dict[str, DataFrame] = {}
+        """The definition of each view, in the app's own session; a stateful map is its own leaf there."""
 
     def given(self, name: str, frame: DataFrame, schemas: Mapping[str, pa.Schema]) -> tuple[FrameSource, DataFrame]:
         """A view that a user gives as a DataFrame, checked: where it is written, and its definition. schemas: of the
         app's views.
 
-        Raises DeclarationError, with the place in Python, if it reads anything but tables and views of the app;
-        UnsupportedSql if it reads a stateful map.
+        Raises DeclarationError, with the place in Python, if it reads anything but tables and views of the app.
         """
         self._check(name, frame, schemas)
         source = FrameSource(name, words_of(self._leaves, frame), caller=place_of_caller())
@@ -53,28 +52,25 @@ class ViewFrames:
     def over_tables(self, frame: DataFrame) -> DataFrame:
         """The same DataFrame with the definitions of views in place of their leaves."""
         read = [one for one in self._leaves.names_of(frame) if one in self._views]
-        given = {leaf_name(self._leaves.app, one): self._definition(one) for one in read}
+        given = {leaf_name(self._leaves.app, one): self._views[one] for one in read}
         return self._leaves.plans.rewritten(frame.sparkSession, frame, given) if given else frame
 
     @property
-    def definitions(self) -> Mapping[str, DataFrame | None]:
-        """The definition of each view; ``None`` for a stateful map."""
+    def definitions(self) -> Mapping[str, DataFrame]:
+        """The definition of each view."""
         return self._views
 
-    def keep(self, name: str, definition: DataFrame | None) -> None:
-        """Keep the definition of a view; ``None`` for a stateful map."""
-        if definition is not None:  # where a temporary view of it is none of the user's
-            definition = frame_of(self._analyser.session, definition._jdf.queryExecution().analyzed())
-        self._views[name] = definition
+    def keep(self, name: str, definition: DataFrame) -> None:
+        """Keep the definition of a view, where a temporary view of it is none of the user's."""
+        self._views[name] = frame_of(self._analyser.session, definition._jdf.queryExecution().analyzed())
+
+    def keep_map(self, name: str, schema: pa.Schema) -> None:
+        """Keep a stateful map with these columns."""
+        self._views[name] = self._leaves.own(name, schema)
 
     def forget(self, name: str) -> None:
         """The view is dropped."""
         del self._views[name]
-
-    def _definition(self, name: str) -> DataFrame:
-        found = self._views[name]
-        assert found is not None  # no view is made of a stateful map
-        return found
 
     def as_of(
         self,
@@ -91,7 +87,7 @@ class ViewFrames:
         only rows are read that have one of the ``wanted`` hash64 by it. A row from which the view cannot be computed
         makes the action fail, in Spark's words, even if its table has such rows set aside.
         """
-        frame, session, given = self._definition(name), self._analyser.session, dict[str, DataFrame]()
+        frame, session, given = self._views[name], self._analyser.session, dict[str, DataFrame]()
         for table in self._leaves.names_of(frame):
             index = pruned.get(table)
             hashes = None if index is None else wanted
@@ -122,11 +118,6 @@ class ViewFrames:
                 raise DeclarationError(
                     f"view {name!r}, {caller}: it reads {one!r} as it was before it was declared anew. Use the "
                     "DataFrame that its declaration has returned"
-                )
-            if one in self._views and self._views[one] is None:
-                raise UnsupportedSql(
-                    f"view {name!r}, {caller}: reading {one!r}, which is a stateful map, is not supported. Let its "
-                    "function give what the view needs; or have Spark compute it, from app.read() of the map"
                 )
 
 

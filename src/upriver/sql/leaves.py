@@ -20,16 +20,16 @@ LEAF_PREFIX = "upriver:"
 
 
 def _leaf(translation: Translation, node: TreeNode) -> Relation:
-    """A declared table. What else a DataFrame reads has been refused before."""
+    """A declared table, or a stateful map. What else a DataFrame reads has been refused before."""
     function = node.fields.get("functionExpr") or node.fields.get("func")
     name = function.fields["name"] if isinstance(function, TreeNode) else ""
-    table = translation.tables.get(name.rpartition(":")[2].lower()) if name.startswith(LEAF_PREFIX) else None
-    if table is None:
+    read = name.rpartition(":")[2].lower() if name.startswith(LEAF_PREFIX) else ""
+    rows = translation.declared(read, node.place, node.fields["output"])
+    if rows is None:
         raise translation.source.unsupported(
             node.place, "mapInArrow()", "Declare a stateful map, or call a function of yours by app.function()."
         )
-    scan = Relation(Scan(table.name), (), table.schema, node.place)
-    return renamed(scan, [translation.name(one) for one in node.fields["output"]])
+    return rows
 
 
 def _source(translation: Translation, node: TreeNode) -> Relation:

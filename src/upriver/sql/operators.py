@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from upriver.plan.plan import JoinKind, Order, Ranking, Scan, SetKind, SetOperationOp, TopKOp, UnionOp
+from upriver.plan.plan import JoinKind, Order, Ranking, SetKind, SetOperationOp, TopKOp, UnionOp
 from upriver.plan.relation import Relation
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import is_null, is_ordered, spark_name
@@ -23,11 +23,10 @@ from upriver.sql.window_functions import OrderKey, orders
 def _scanned(translation: Translation, node: TreeNode) -> Relation:
     """A declared table; or a view, declared or the user's, whose query is part of this one."""
     (below,) = node.children
-    table = translation.tables.get(node.fields["desc"].lower()) if below.kind == "LogicalRDD" else None
-    if table is not None:  # an empty table in the place of its leaf
-        scan = Relation(Scan(table.name), (), table.schema, node.place)
-        return renamed(scan, [translation.name(one) for one in below.fields["output"]])
-    return translation.relation(below)
+    rows = None
+    if below.kind == "LogicalRDD":  # an empty table in the place of its leaf
+        rows = translation.declared(node.fields["desc"].lower(), node.place, below.fields["output"])
+    return translation.relation(below) if rows is None else rows
 
 
 def _same(translation: Translation, node: TreeNode) -> Relation:

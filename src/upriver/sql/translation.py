@@ -8,17 +8,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import pyarrow as pa
 
 from upriver.plan.column_names import NAME_CHARS_MAX, unique
-from upriver.plan.plan import ALL_ALIKE, TableSpec
+from upriver.plan.plan import ALL_ALIKE, Scan, TableSpec
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import Source
 from upriver.plan.types import is_null
 from upriver.sql.expressions import Expressions
 from upriver.sql.functions.scalars import column_scalar, null
-from upriver.sql.relations import ALIKE, Output, projected, relabelled
+from upriver.sql.relations import ALIKE, Output, projected, relabelled, renamed
 from upriver.sql.shapes import shape_of
 from upriver.sql.time_windows import bounds, field_of, is_made, is_window, unnamed, window_of
 from upriver.sql.tree import TreeNode
@@ -64,9 +65,12 @@ class Translation:
         tables: Mapping[str, TableSpec],
         functions: UserFunctions,
         rules: Mapping[str, Rule],
+        maps: Mapping[str, Relation] = MappingProxyType({}),
     ) -> None:
         self.source, self.zone, self.functions = source, zone, functions
         self.tables = {name.lower(): spec for name, spec in tables.items()}
+        self.maps = {name.lower(): rows for name, rows in maps.items()}
+        """The rows of stateful maps."""
         self.taken: set[str] = set()
         self.queries: dict[int, tuple[Relation, tuple[int, ...]]] = {}
         """Of WITH, by id: the rows, and the ids of their columns."""
@@ -103,6 +107,17 @@ class Translation:
                 return self._rules[node.kind](self, node)
             names[self._names.setdefault(id, unique(name, self.taken))] = name
         return relabelled(known, names)
+
+    def declared(self, name: str, place: int | None, columns: Sequence[TreeNode]) -> Relation | None:
+        """The rows of a declared table, or of a stateful map, which each view computes by itself; ``None`` if there is
+        none. name: in lower case. columns: of the rows, as the plan has them."""
+        if name in self.maps:
+            rows = replace(self.maps[name], place=place)
+        elif name in self.tables:
+            rows = Relation(Scan(self.tables[name].name), (), self.tables[name].schema, place)
+        else:
+            return None
+        return renamed(rows, [self.name(one) for one in columns])
 
     # Columns
 

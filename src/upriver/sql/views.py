@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import pyarrow as pa
@@ -129,10 +130,12 @@ def declare(
     key: str | Sequence[str],
     tables: Mapping[str, TableSpec],
     analyser: Analyser,
+    maps: Mapping[str, Relation] = MappingProxyType({}),
 ) -> DataflowPlan:
-    """Compile a view that Spark has analysed. source: of a DataFrame, a FrameSource. Raises as :func:`declare_view`."""
+    """Compile a view that Spark has analysed. source: of a DataFrame, a FrameSource. maps: the rows of stateful maps
+    that it may read, by name. Raises as :func:`declare_view`."""
     with _faults_told(source.view, source.sql):
-        view = compiled(source, analysed, tables, analyser)
+        view = compiled(source, analysed, tables, analyser, maps=maps)
         return planned(view, key, tables)
 
 
@@ -163,12 +166,13 @@ def compiled(
     tables: Mapping[str, TableSpec],
     analyser: Analyser,
     rules: Mapping[str, Rule] = RULES,
+    maps: Mapping[str, Relation] = MappingProxyType({}),
 ) -> CompiledView:
     """Compile what Spark has analysed. Raises UnsupportedSql, DeclarationError."""
     _check_columns(source, analysed.schema)
     try:
         functions = UserFunctions(analyser.functions)
-        translation = Translation(source, analyser.timezone, tables, functions, rules)
+        translation = Translation(source, analyser.timezone, tables, functions, rules, maps)
         root = read(analysed.plan, analyser.timezone, source.places if isinstance(source, FrameSource) else None)
         relation = relation_of(translation, root, analysed.schema.names)
         relation = with_curves(all_numbered(relation), analyser.curve)
@@ -305,8 +309,12 @@ MAP_OF = "stateful_map of "
 """The beginning of a stateful map's description, in the place of a view's SQL."""
 
 
+def mapped_rows(op: StatefulMapOp, source: TableSpec) -> Relation:
+    """The rows that a user's function gives for the rows of a table."""
+    return Relation(op, (Relation(Scan(source.name), (), source.schema),), op.output)
+
+
 def mapped_view(name: str, op: StatefulMapOp, source: TableSpec) -> DataflowPlan:
-    """The view of the rows that a user's function gives for the rows of a table."""
-    relation = Relation(op, (Relation(Scan(source.name), (), source.schema),), op.output)
-    regions = plan_regions(name, relation, op.key, {source.name: source})
+    """The view of these rows."""
+    regions = plan_regions(name, mapped_rows(op, source), op.key, {source.name: source})
     return DataflowPlan(name, f"{MAP_OF}{source.name}", op.key, op.output, regions)
