@@ -34,6 +34,7 @@ servers: $(VENV)/ready
 	PYTHON=$(BIN)/python scripts/test --servers
 	PYTHON=$(BIN)/python scripts/test --spark 4.2 --servers
 	PYTHON=$(BIN)/python scripts/test --spark 4.1 --servers
+	PYTHON=$(BIN)/python scripts/test --spark 4.0 --servers
 
 # Records which tests meet which functions, by which `make quick` and scripts/mutants choose tests.
 coverage: $(VENV)/ready

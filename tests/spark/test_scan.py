@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from server_kit import TOKEN, calls_server
 from standby_kit import await_that
 
@@ -25,6 +26,8 @@ from upriver.runtime.snapshots import SCANS_KNOWN_MAX, SharedScans, SnapshotPart
 from upriver.spark.scan import ScanRequest, UpriverDataSource
 from upriver.vnodes import HashRange, VnodeGroup, vnodes_of
 
+KEEPS_READERS = hasattr(datasource, "EqualTo")
+"""Since Spark 4.1, which asks a source for filters, a load has one reader. Before, each scan has its own."""
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -239,9 +242,10 @@ def test_each_action_reads_the_view_as_it_is_then(spark: Any, serve: Serve) -> N
     assert rows.count() == 5
     assert len(service.held) == 3
     assert rows.union(rows).alias("a").join(rows.alias("b"), "k").count() == 10
-    assert len(service.held) == 4
+    taken = 3 + (1 if KEEPS_READERS else 3)
+    assert len(service.held) == taken
     assert rows.rdd.count() == 5
-    assert len(service.held) == 5
+    assert len(service.held) == taken + 1
 
 
 @pytest.mark.spark
@@ -304,6 +308,9 @@ def test_values_of_every_type_arrive(spark: Any, serve: Serve) -> None:
 
 @pytest.fixture(params=["true", "false"])
 def pushdown(spark: Any, request: pytest.FixtureRequest) -> Iterator[None]:
+    if not KEEPS_READERS:
+        yield
+        return
     before = spark.conf.get(PUSHDOWN)
     spark.conf.set(PUSHDOWN, request.param)
     yield
@@ -327,9 +334,9 @@ def pushed_source() -> type[DataSource]:
     class Reader(DataSourceReader):
         wanted = (0, 1, 2)
 
-        def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-            self.wanted = tuple(f.value for f in filters if isinstance(f, EqualTo))
-            return [f for f in filters if not isinstance(f, EqualTo)]
+        def pushFilters(self, filters: list[Any]) -> list[Any]:
+            self.wanted = tuple(f.value for f in filters if isinstance(f, datasource.EqualTo))
+            return [f for f in filters if not isinstance(f, datasource.EqualTo)]
 
         def read(self, _: Any) -> Iterator[tuple[int]]:
             return iter([(number,) for number in self.wanted])
@@ -356,6 +363,7 @@ def test_rows_are_read_while_another_session_is_active(spark: Any, serve: Serve)
 
 
 @pytest.mark.spark
+@pytest.mark.skipif(not KEEPS_READERS, reason="Spark 4.0 pushes no filters into Python sources")
 def test_spark_gives_pushed_filters_to_other_queries(spark: Any) -> None:
     """Why we take no filters. Should this fail, Spark has been mended, and we can."""
     spark.conf.set(PUSHDOWN, "true")

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql.functions import expr, udf
-from pyspark.sql.pandas.functions import arrow_udf, pandas_udf
+from pyspark.sql.pandas import functions as by_pandas
+from pyspark.sql.pandas.functions import pandas_udf
 
 from upriver.app import App
 from upriver.errors import DeclarationError, RowError, UnsupportedSql
@@ -20,8 +21,8 @@ pytestmark = pytest.mark.spark
 
 SQL = "SELECT grade(v) AS g, count(*) AS n, max(loud(s)) AS most FROM t WHERE longer(v) > 2 GROUP BY grade(v)"
 WAIT_S = 120.0
-of_arrow: Any = arrow_udf  # its types, and pandas', do not know a call by a function and a type
-of_pandas: Any = pandas_udf
+of_arrow: Any = getattr(by_pandas, "arrow_udf", None)  # since Spark 4.1
+of_pandas: Any = pandas_udf  # its types do not know a call by a function and a type
 
 
 def grade(v: int | None) -> str | None:
@@ -47,6 +48,7 @@ def declared(spark: Any, root: Path, graded: Any) -> App:
     return app
 
 
+@pytest.mark.smoke
 def test_views_call_functions_and_a_changed_function_makes_another_view(spark: Any, tmp_path: Path) -> None:
     root, by_spark = tmp_path / "lake", spark.newSession()
     by_spark.udf.register("grade", udf(grade, "string", useArrow=False))
@@ -109,10 +111,11 @@ def test_a_wrong_declaration_is_refused(
 OF_SESSION = "SELECT grade_of(v) AS g, max(loud_of(s)) AS most FROM t WHERE longer_of(v) > 2 GROUP BY grade_of(v)"
 
 
+@pytest.mark.smoke
 def test_views_call_functions_of_the_session(spark: Any, tmp_path: Path) -> None:
     spark.udf.register("grade_of", grade, "string")
     spark.udf.register("longer_of", of_pandas(longer, "int"))
-    spark.udf.register("loud_of", of_arrow(loud, "string"))
+    spark.udf.register("loud_of", of_arrow(loud, "string") if of_arrow else udf(lambda s: s.upper(), "string"))
     rows = spark.range(60).selectExpr("id", "CAST(id % 7 AS INT) AS v", "concat('x', id) AS s")
     inline = udf(lambda v: "?" if v is None else str(v), "string")
     with App(spark, tmp_path / "lake", workers=1, vnodes=4, ingest_tasks=1) as app:
