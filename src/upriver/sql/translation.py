@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -51,7 +52,17 @@ _SIGNS = {
     "Remainder": "%",
     "Subtract": "-",
 }
-_CAST_BEFORE = re.compile(r"(?:TRY_)?CAST\s*\(\s*", re.IGNORECASE)
+_CAST = re.compile(
+    r"(?:(?:try_)?cast|boolean|tinyint|smallint|int|bigint|float|double|decimal|date|timestamp|binary|string)\s*\(",
+    re.IGNORECASE,
+)
+_CAST_BY_SIGN = re.compile(r"[^\s()]+\s*::\s*\w+(?:\([\d, ]+\))?")
+
+
+def _is_one_call(text: str) -> bool:
+    """Whether the parenthesis that opens first closes at the end."""
+    depths = list(accumulate({"(": 1, ")": -1}.get(letter, 0) for letter in text))
+    return 0 not in depths[text.index("(") : -1] and depths[-1] == 0
 
 
 class Translation:
@@ -195,13 +206,12 @@ class Translation:
         return f"{node.name or node.kind.lower()}({', '.join(operands)})"
 
     def _is_written(self, cast: TreeNode) -> bool:
-        """Whether the SQL has a cast. One that Spark has added has the place of the expression around."""
-        (value,) = cast.children
-        if cast.place is None or cast.end is None or value.place is None or value.end is None:
+        """Whether the SQL has a cast. One that Spark has added has the place of the expression around, and a column the
+        place of its first use anywhere."""
+        if cast.place is None or cast.end is None:
             return False
-        before = self.source.sql[cast.place : value.place]
-        behind = self.source.sql[value.end + 1 : cast.end + 1]
-        return _CAST_BEFORE.fullmatch(before) is not None or behind.lstrip().startswith("::")
+        text = self.source.sql[cast.place : cast.end + 1]
+        return _CAST_BY_SIGN.fullmatch(text) is not None or (_CAST.match(text) is not None and _is_one_call(text))
 
     def of_name(self, name: str, type: pa.DataType) -> TreeNode:
         """A column that an operator makes, as a node of conditions."""
