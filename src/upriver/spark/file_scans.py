@@ -31,7 +31,8 @@ from upriver.lake.store_options import store_options
 from upriver.plan.plan import TableSpec
 from upriver.plan.row_steps import RowSteps
 from upriver.spark.analyser import SparkAnalyser
-from upriver.spark.parquet import FileRange, FileScan, ScannedColumn, StepsOfTable
+from upriver.spark.computed_rows import ComputedRows
+from upriver.spark.parquet import FileRange, FileScan, ScannedColumn
 from upriver.spark.schema import in_zone, spark_arrow_schema
 from upriver.spark.session import java_class
 from upriver.spark.sources import one_line
@@ -86,7 +87,7 @@ class PlannedScan:
         """What at most so many tasks read, with the columns of a table in its order; null where the scan has none."""
         ranges = shared(self.ranges, tasks)
         if self.steps is not None:
-            steps = StepsOfTable(self.steps, table.schema)
+            steps = ComputedRows(self.steps, table.schema)
             return FileScan(ranges, self.columns, self.is_case_sensitive, self.buckets, steps)
         by_name = dict(zip(self.names, self.columns, strict=True))
         columns = tuple(by_name.get(field.name, ScannedColumn(field.type)) for field in table.schema)

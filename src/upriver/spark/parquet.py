@@ -11,21 +11,21 @@ that pyarrow cannot read. Spark then reads the files itself, and its own setting
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from upriver.engine.expressions import Evaluator
 from upriver.errors import UpriverError
 from upriver.lake.address import Root
 from upriver.lake.object_store import ReadFrom, open_object_store
-from upriver.plan.plan import FilterOp, ProjectOp
-from upriver.plan.row_steps import RowSteps
+
+if TYPE_CHECKING:
+    from upriver.spark.computed_rows import ComputedRows  # DuckDB comes with it, which most tasks do without
 
 READ_ROWS_MAX = 500_000
 READ_BYTES_MAX = 16 << 20
@@ -80,31 +80,6 @@ class ScannedColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class StepsOfTable:
-    """What a table's DataFrame computes over the columns of a scan. table: the columns of the table; null where the
-    DataFrame has none."""
-
-    steps: RowSteps
-    table: pa.Schema
-
-    def applied(self, rows: pa.RecordBatch, evaluator: Evaluator) -> pa.RecordBatch:
-        """The table's rows, in its columns, which are numbered. Raises RowError."""
-        found = pa.RecordBatch.from_arrays(rows.columns, names=self.steps.columns.names).cast(self.steps.columns)
-        for step in self.steps.steps:
-            match step:
-                case FilterOp(predicate):
-                    found = found.filter(pa.array(evaluator.mask(found, predicate)))
-                case ProjectOp(projection):
-                    found = evaluator.project(found, projection)
-        named = dict(zip(self.steps.schema.names, found.columns, strict=True))
-        arrays = [
-            named[field.name].cast(field.type) if field.name in named else pa.nulls(len(found), field.type)
-            for field in self.table
-        ]
-        return pa.RecordBatch.from_arrays(arrays, names=[f"c{place}" for place in range(len(arrays))])
-
-
-@dataclass(frozen=True, slots=True)
 class FileScan:
     """What tasks read; picklable. tasks: the ranges of each. columns: one for each of the rows; with ``steps``, those
     that these use. is_case_sensitive: whether ``a`` and ``A`` are two columns. buckets: the roots of object stores by
@@ -114,15 +89,15 @@ class FileScan:
     columns: tuple[ScannedColumn, ...]
     is_case_sensitive: bool
     buckets: tuple[Root, ...] = ()
-    steps: StepsOfTable | None = None
+    steps: "ComputedRows | None" = None
 
     def rows(self, task: int) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in batches of bounded size. Raises NotAsArrow or FileChanged, perhaps after some rows."""
-        with nullcontext() if self.steps is None else closing(Evaluator()) as evaluator:
+        with nullcontext() if self.steps is None else self.steps.evaluating() as computed:
             for each in self.tasks[task]:
                 try:
                     for rows in self._rows_of(each):
-                        yield rows if self.steps is None or evaluator is None else self.steps.applied(rows, evaluator)
+                        yield rows if computed is None else computed(rows)
                 except (OSError, ValueError, TypeError, NotImplementedError, pa.ArrowException, UpriverError) as error:
                     raise NotAsArrow(f"{each.path}: {_first_line(error)}") from error
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -55,7 +55,6 @@ from upriver.ids import Channel
 from upriver.lake.files import Files, open_files
 from upriver.lake.lake import Lake
 from upriver.plan.plan import TableSpec, lake_channel
-from upriver.spark.file_scans import PlannedScan
 from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.spark.parquet import FileChanged, FileScan, NotAsArrow, cut
 from upriver.spark.partitions import partitioned_by
@@ -64,6 +63,9 @@ from upriver.state.run_order import merged, sorted_order
 from upriver.state.runs import HASH_COLUMN, RESERVED_COLUMNS, RunInfo, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan
 from upriver.vnodes import vnodes_of
+
+if TYPE_CHECKING:
+    from upriver.spark.file_scans import PlannedScan  # the SQL front end comes with it, which tasks do without
 
 _LOG = logging.getLogger("upriver.ingest")
 
@@ -292,7 +294,7 @@ class SparkRows:
 class FileRows:
     """Rows of files that tasks read themselves. The job's error is NotAsArrow if they cannot."""
 
-    scan: PlannedScan
+    scan: "PlannedScan"
     spark: SparkSession
 
     def mapped(self, task: MapTask, schema: str, table: TableSpec, tasks: int) -> DataFrame:
