@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from upriver.plan.column_names import columns_in
 from upriver.plan.plan import FilterOp, ProjectOp
+from upriver.plan.used_columns import used_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,5 @@ class RowSteps:
         """The steps, with the columns of ``source`` that they use."""
         used = set(schema.names)
         for step in reversed(steps):
-            match step:
-                case FilterOp(predicate):
-                    used |= columns_in(predicate)
-                case ProjectOp(projection):
-                    used = {column for expression in projection.expressions for column in columns_in(expression)}
+            used = used_by(step, used, source)
         return cls(pa.schema([field for field in source if field.name in used]), tuple(steps), schema)

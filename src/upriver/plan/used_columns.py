@@ -5,7 +5,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from upriver.plan.column_names import columns_in
-from upriver.plan.plan import DataflowPlan, FilterOp, Input, LakeEdge, Node, ProjectOp, RegionPlan, UnionOp
+from upriver.plan.plan import DataflowPlan, FilterOp, Input, LakeEdge, Node, Op, ProjectOp, RegionPlan, UnionOp
 
 
 def with_used_columns(plan: DataflowPlan) -> DataflowPlan:
@@ -21,16 +21,16 @@ def _with_used_columns(region: RegionPlan) -> RegionPlan:
     for place in reversed(range(len(region.inputs), len(schemas))):
         node = region.nodes[place - len(region.inputs)]
         for number in node.inputs:
-            used[number] |= _used(node, used[place], schemas[number])
+            used[number] |= used_by(node.op, used[place], schemas[number])
     inputs = tuple(_input(entry, used[place]) for place, entry in enumerate(region.inputs))
     nodes = tuple(_node(node, used[len(inputs) + place]) for place, node in enumerate(region.nodes))
     return replace(region, inputs=inputs, nodes=nodes)
 
 
-def _used(node: Node, output: set[str], schema: pa.Schema) -> set[str]:
-    """The columns of an input, of that schema, that a node uses or passes on. output: those that are used of its own
-    rows."""
-    match node.op:
+def used_by(op: Op, output: set[str], schema: pa.Schema) -> set[str]:
+    """The columns of an input, of that schema, that an operator uses or passes on. output: those that are used of its
+    own rows."""
+    match op:
         case FilterOp(predicate):
             return output | columns_in(predicate)
         case ProjectOp(projection):

@@ -99,7 +99,7 @@ def _read(pattern: str) -> tuple[str, str]:
         repeat = _REPEAT.match(pattern, at) if repeatable else None
         group = _GROUP.match(pattern, at)
         end_sign = _END_SIGN.match(pattern, at)
-        alike = True
+        form = None
         if repeat is not None:
             text, repeatable, end = repeat[0], False, repeat.end()
         elif group is not None:
@@ -109,22 +109,18 @@ def _read(pattern: str) -> tuple[str, str]:
         elif pattern.startswith("\\A", at):
             text, repeatable, end = "\\A", False, at + 2
         elif end_sign is not None:
-            alike, text, repeatable, end = False, _AT_END, False, end_sign.end()
-            shape.append("$")
+            text, form, repeatable, end = _AT_END, "$", False, end_sign.end()
         elif pattern.startswith("\\z", at):
-            alike, text, repeatable, end = False, "\\z", False, at + 2
-            shape.append("\\Z")
+            text, form, repeatable, end = "\\z", "\\Z", False, at + 2
         else:
+            form, repeatable = "x", True
             text, end = _letters_at(pattern, at, folds)
             if letter == "." and is_dot_all:
                 text = r"[\x{0}-\x{10ffff}]"
-            alike, repeatable = False, True
-            shape.append("x")
         if not text:
             raise Unlike.at(_at_fault(pattern, at))
-        if alike:
-            shape.append(text)
         parts.append(text)
+        shape.append(text if form is None else form)
         at = end
     if not _is_whole("".join(shape)):
         what = "a regular expression with a part that does not end or does not begin"
