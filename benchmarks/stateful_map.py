@@ -22,6 +22,7 @@ from benchmarks.figures import median
 from benchmarks.stateful_map_spark import GROWTH, MicroBatch, SparkTotals, why_not
 from upriver.engine.batch import Batch
 from upriver.engine.operators.stateful_map import StatefulMap
+from upriver.engine.stateful import MapInputs, Readable
 from upriver.hashing import hash64
 from upriver.plan.plan import Per, TableSpec
 from upriver.spark.frames import SparkSession
@@ -215,9 +216,12 @@ def _alone(case: StatefulCase, rng: np.random.Generator) -> dict[Per, float]:
     return rates
 
 
+INPUTS = MapInputs(((Readable.of_table(EVENTS), ("k",)),))
+
+
 def _operator(per: Per) -> StatefulMap:
-    op = declare_stateful_map("totals", EVENTS, ["k"], FORMS[per], TOTALS, TOTALS, per=per, timezone="UTC")
-    return StatefulMap(op, SCHEMA, ["k"])
+    op = declare_stateful_map("totals", INPUTS, FORMS[per], TOTALS, TOTALS, per=per, timezone="UTC")
+    return StatefulMap(op, [SCHEMA], ["k"])
 
 
 def _in_order(rows: pa.Table) -> Batch:

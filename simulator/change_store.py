@@ -8,7 +8,8 @@ from simulator import checkers
 from simulator.checkers import require
 from simulator.oracle import Oracle, Row, rows_in
 from upriver.coordinator.epochs import LoggedVersions
-from upriver.engine.pending_changes import ChangedRows, ChangeKind
+from upriver.engine.change_kinds import ChangeKind
+from upriver.engine.pending_changes import ChangedRows
 from upriver.ids import Epoch
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import PublishChanges

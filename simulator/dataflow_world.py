@@ -21,7 +21,10 @@ from upriver.engine.constants import constant_rows
 from upriver.engine.operators.operator import ExpressionEvaluator
 from upriver.engine.region import Region
 from upriver.hashing import hash64
+from upriver.ids import BEGINNING, Epoch
+from upriver.lake.compaction import dated
 from upriver.plan.plan import NOT_WANTED, ConstantEdge, DataflowPlan, LakeEdge, TableSpec
+from upriver.plan.row_order import dated_schema
 from upriver.state.pair_index import sorted_by
 from upriver.vnodes import vnodes_of
 
@@ -67,20 +70,26 @@ class DataflowWorld:
         """By worker and region."""
         self.set_aside: list[SetAside] = []
         """In this epoch."""
-        self._has_begun = False
-        """Whether constant rows have come."""
+        self._epoch = BEGINNING
+        """The last one."""
 
     def run_epoch(self, rows: Mapping[str, pa.RecordBatch], clock: int | None = None) -> None:
         """Take an epoch with these rows, by table, to its end. clock: its instant. Some workers begin it before rows
         come to them, others after that."""
+        self.run_span([rows], clock)
+
+    def run_span(self, epochs: Sequence[Mapping[str, pa.RecordBatch]], clock: int | None = None) -> None:
+        """Take several epochs as one, as a flow reads a segment. clock: the instant of the last one."""
         self.set_aside = []
+        first, self._epoch = self._epoch + 1, Epoch(self._epoch + len(epochs))
+        for each in (region for worker in self.workers for region in worker.values()):
+            each.begin(self._epoch)
         workers = [] if clock is None else self._rng.sample(self.workers, len(self.workers))
         early = self._rng.randint(0, len(workers))
         self._advance(workers[:early], clock)
-        for region, port, batch in self._shuffled([list(queue) for queue in self._from_the_lake(rows)]):
+        for region, port, batch in self._shuffled([list(queue) for queue in self._from_the_lake(epochs, first)]):
             self._deliver(region, port, batch)
         self._advance(workers[early:], clock)
-        self._has_begun = True
         for stage in range(max(self._plan.stages.values()) + 1):
             self._run_stage([name for name, found in self._plan.stages.items() if found == stage])
 
@@ -118,14 +127,21 @@ class DataflowWorld:
 
     # An epoch ---------------------------------------------------------------------------------------------------------
 
-    def _from_the_lake(self, rows: Mapping[str, pa.RecordBatch]) -> Iterator[Iterator[Delivery]]:
-        """What each lake edge brings, in order."""
+    def _from_the_lake(
+        self, epochs: Sequence[Mapping[str, pa.RecordBatch]], first: int
+    ) -> Iterator[Iterator[Delivery]]:
+        """What each lake edge brings, in order. first: the first of these epochs."""
+        tables = {table for rows in epochs for table in rows}
+        batches = {
+            table: rows_of_span([rows.get(table) for rows in epochs], self._tables[table], first) for table in tables
+        }
         for region in self._plan.regions:
             for port, entry in enumerate(region.inputs):
-                if isinstance(entry.edge, ConstantEdge) and not self._has_begun:
+                if isinstance(entry.edge, ConstantEdge) and first == 1:
                     yield iter([(region.name, port, constant_rows(entry.edge))])
-                if isinstance(entry.edge, LakeEdge) and entry.edge.table in rows:
-                    batch = run_of(rows[entry.edge.table], entry.edge, self._tables[entry.edge.table])
+                if isinstance(entry.edge, LakeEdge) and entry.edge.table in tables:
+                    read = run_of(batches[entry.edge.table], entry.edge, dated(self._tables[entry.edge.table]))
+                    batch = read if entry.edge.is_dated else read.undated
                     # Between two keys: where the first row comes that has the hash of the one drawn, or one above.
                     cuts = np.searchsorted(batch.hash64, [batch.hash64[cut - 1] for cut in self._cuts(batch) if cut])
                     yield ((region.name, port, piece) for piece in _cut(batch, cuts.tolist()))
@@ -180,6 +196,17 @@ class DataflowWorld:
 
 def _cut(batch: Batch, places: Sequence[int]) -> Iterator[Batch]:
     return (batch.slice(start, stop) for start, stop in pairwise(sorted({0, len(batch), *places})))
+
+
+def rows_of_span(epochs: Sequence[pa.RecordBatch | None], table: TableSpec, first: int) -> pa.RecordBatch:
+    """The rows of some epochs, each with its epoch. first: the first one."""
+    schema = dated_schema(table.schema)
+    parts = [pa.RecordBatch.from_pylist([], schema)]
+    for epoch, rows in enumerate(epochs, start=first):
+        if rows is not None:
+            numbers = pa.repeat(pa.scalar(epoch, pa.uint32()), len(rows))
+            parts.append(pa.RecordBatch.from_arrays([*rows.columns, numbers], schema=schema))
+    return pa.concat_batches(parts)
 
 
 def run_of(rows: pa.RecordBatch, edge: LakeEdge, table: TableSpec) -> Batch:

@@ -36,7 +36,7 @@ UNPICKLES = re.compile(
     | (pandas|pyspark\.pandas)\.read_pickle | multiprocessing\.connection\..+ | pyarrow\.deserialize.* | eval | exec""",
     re.VERBOSE,
 )
-UNPICKLING = ("src/upriver/engine/operators/stateful_map.py", "loaded")
+UNPICKLING = ("src/upriver/engine/operators/map_calls.py", "loaded")
 """The one place: a function of a plan, which has come in the closure of Spark's task or over a sealed channel."""
 UNIT = re.compile(r"(s|mb)_", re.IGNORECASE)  # ROWS_MAX, WAIT_MS_MAX, HEAP_MB_MAX: a plural counts its things
 HOME_PATH = re.compile(r"(?<![\w.])/(?:root/|home/\w|Users/\w)|[A-Z]:\\Users\\")

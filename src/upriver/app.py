@@ -23,7 +23,7 @@ from upriver.client.rescale import Rescale
 from upriver.coordinator.control import WORKERS_DEFAULT
 from upriver.doors.doors import OpenDoors, listens_of
 from upriver.doors.gateway import Gateway
-from upriver.engine.stateful import in_order
+from upriver.engine.stateful import MapInputs, Readable, in_order
 from upriver.errors import DeclarationError, LakeInUse, NotReady, UnknownView, WaitTimeout
 from upriver.ids import Epoch
 from upriver.lake.address import Root
@@ -36,7 +36,6 @@ from upriver.net.server import listen_at, listen_for
 from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tokens
 from upriver.plan.explain import render, why_full
 from upriver.plan.plan import DataflowPlan, FunctionForm, Per, TableSpec, UserFunction
-from upriver.plan.relation import Relation
 from upriver.plan.source import Source
 from upriver.progress import progress_shown
 from upriver.runtime.clock_ticks import TICK_S
@@ -63,7 +62,7 @@ from upriver.spark.sources import check_stream, check_trigger
 from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_of_keys
 from upriver.spark.user_functions import Returns, declare_function
 from upriver.spark.view_frames import ViewFrames
-from upriver.sql.views import MAP_OF, declare, mapped_rows, mapped_view
+from upriver.sql.views import MAP_OF, MapRelation, declared_view, mapped_rows, mapped_view
 from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import VNODES_DEFAULT
 
@@ -197,8 +196,10 @@ class App:
         self._analyser = SparkAnalyser(self._spark, self._tables, self._functions, self._leaves.own)
         self._frames = ViewFrames(self._spark, self._leaves, self._analyser, self._tables)
         self._plans: dict[str, DataflowPlan] = {}
-        self._maps: dict[str, Relation] = {}
+        self._maps: dict[str, MapRelation] = {}
         """The rows of stateful maps, which views compute for themselves."""
+        self._relations: dict[str, MapRelation] = {}
+        """The rows of views, which maps compute for themselves."""
 
     def table(
         self,
@@ -330,23 +331,25 @@ class App:
                 source = Source(name, text(f"view {name!r}: sql", sql))
                 definition = self._analyser.frame_of(name, sql, self._frames.definitions)
             analysed = self._analyser.analysed_frame(definition, name, source.sql)
-            plan = declare(source, analysed, key, self._tables, self._analyser, self._maps)
+            view, plan = declared_view(source, analysed, key, self._tables, self._analyser, self._maps)
             sets_aside = [table for table, source in self._sources.items() if source.sets_aside]
             if flag(f"view {name!r}: changes", changes):
                 plan = with_change_log(plan)
             plan = replace(plan, full_because=why_full(plan, flag(f"view {name!r}: partial", partial), sets_aside))
             self._keep({**self._plans, name: plan}, timeout)
+            self._relations[name] = MapRelation(view.relation, view.functions)
             self._frames.keep(name, definition)
             return self._leaves.frame(name, plan.schema)
 
     def stateful_map(
         self,
         name: str,
-        source: str,
-        key: str | Sequence[str],
-        func: Callable[..., Any],
-        schema: Columns,
+        source: str = "",
+        key: str | Sequence[str] = (),
+        func: Callable[..., Any] | None = None,
+        schema: Columns = "",
         *,
+        sources: Mapping[str, str | Sequence[str]] | None = None,
         state: Columns | None = None,
         per: str = Per.ROW,
         order_by: str | Sequence[str] = (),
@@ -354,37 +357,80 @@ class App:
     ) -> DataFrame:
         """Declare a view of what a Python function gives for each key's rows, in order, with a state for each key.
 
-        source: a table without a primary key. key: its columns by which the function is called. func: gets a row, a
-        key's rows, or many keys' rows at a time (``per``: ``"row"``, ``"key"``, ``"batch"``);
-        docs/guide/stateful-maps.md says what it takes and gives. schema: of the rows that it gives, behind the key's
-        columns. state: of a key's state; ``None`` for any plain value. Both in Spark's DDL, or as a schema. order_by:
-        of the rows of a key. timeout: as for :meth:`view`. Raises DeclarationError, KeyTypeError; WaitTimeout.
+        source: a table, another stateful map, or a view. The function gets the rows of an append table and of a map; of
+        a table with a primary key and of a view it gets the changes, behind the column ``change_type``. key: the
+        source's columns by which the function is called.
+        sources: in place of both, several sources, each with its key's columns: ``{"orders": "customer", "clicks":
+        "user"}``. The function then gets rows with the columns of all, behind ``source`` and ``change_type``. The key
+        is named as in the first source.
+        func: gets a row, a key's rows, or many keys' rows at a time (``per``: ``"row"``, ``"key"``, ``"batch"``);
+        docs/guide/stateful-maps.md says what it takes and gives, and in which order. schema: of the rows that it gives,
+        behind the key's columns. state: of a key's state; ``None`` for any plain value. Both in Spark's DDL, or as a
+        schema. order_by: of the rows of a key in one micro-batch of a table. timeout: as for :meth:`view`.
+        Raises DeclarationError, KeyTypeError; WaitTimeout.
         """
+        about = f"stateful map {name!r}"
+        if func is None or (isinstance(schema, str) and not schema):
+            raise DeclarationError(f"{about}: it needs a function and the columns of its rows: func=..., schema=...")
+        if (sources is None) == (not source):
+            raise DeclarationError(f"{about}: give either source=... with key=..., or sources={{name: key, ...}}")
         with self._declaring(timeout):
             self._check_free("view", name)
-            if not isinstance(source, str) or source not in self._tables:
-                tables = ", ".join(self._tables) or "none yet"
-                raise DeclarationError(f"stateful map {name!r}: there is no table {source!r}; there are: {tables}")
-            table, order = self._tables[source], names(f"stateful map {name!r}: order_by", order_by)
-            if self._running_app is None:
-                table = in_order(table, order, f"stateful map {name!r}")
+            read = {source: key} if sources is None else dict(sources)
+            found = [self._readable(about, one) for one in read]
+            tables = self._ordered_tables(about, found, names(f"{about}: order_by", order_by))
+            keys = [names(f"{about}: key", by) for by in read.values()]
             op = declare_stateful_map(
                 name,
-                table,
-                names(f"stateful map {name!r}: key", key),
+                MapInputs(tuple(zip(found, map(tuple, keys), strict=True)), tells_source=sources is not None),
                 func,
                 schema,
                 state,
                 per=per,
-                order_by=order,
                 timezone=self._analyser.timezone,
             )
-            self._tables[source] = table
-            self._sources[source] = replace(self._sources[source], table=table)
-            self._keep({**self._plans, name: mapped_view(name, op, table)}, timeout)
-            self._maps[name] = mapped_rows(op, table)
+            self._tables |= tables
+            for table, spec in tables.items():
+                self._sources[table] = replace(self._sources[table], table=spec)
+            rows = mapped_rows(op, [self._rows_of(one) for one in found])
+            self._keep({**self._plans, name: mapped_view(name, rows, self._tables)}, timeout)
+            self._maps[name] = rows
             self._frames.keep_map(name, op.output)
             return self._leaves.frame(name, op.output)
+
+    def _readable(self, about: str, name: object) -> Readable:
+        """A table, a map or a view, as a stateful map reads it. Raises DeclarationError if there is none."""
+        if isinstance(name, str) and name in self._tables:
+            return Readable.of_table(self._tables[name])
+        if isinstance(name, str) and name in self._maps:
+            plan = self._plans[name]
+            return Readable("the stateful map", name, plan.schema, upstream=plan.key)
+        if isinstance(name, str) and name in self._plans:
+            return Readable("the view", name, self._plans[name].schema, changes=True)
+        raise DeclarationError(
+            f"{about}: there is no table, view or stateful map {name!r}; there are: "
+            f"{', '.join([*self._tables, *self._plans]) or 'none yet'}"
+        )
+
+    def _ordered_tables(self, about: str, found: Sequence[Readable], order_by: Sequence[str]) -> dict[str, TableSpec]:
+        """The tables that get an order from a stateful map, before a start. Raises DeclarationError."""
+        if not order_by:
+            return {}
+        tables = [self._tables[one.name] for one in found if one.name in self._tables and not one.changes]
+        if len(found) > 1 or not tables:
+            raise DeclarationError(
+                f"{about}: order_by is of one table without a primary key: declare it with the table"
+            )
+        (table,) = tables
+        ordered = in_order(table, order_by, about)
+        if ordered != table and self._running_app is not None:
+            raise DeclarationError(f"{about}: declare the table {table.name!r} with order_by={list(order_by)}")
+        return {table.name: ordered}
+
+    def _rows_of(self, source: Readable) -> MapRelation:
+        """The rows of a source."""
+        known = self._maps.get(source.name) or self._relations.get(source.name)
+        return MapRelation.of_table(self._tables[source.name]) if known is None else known
 
     def function(
         self,
@@ -421,6 +467,7 @@ class App:
             self._check_view(name)
             self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
             self._maps.pop(name, None)
+            self._relations.pop(name, None)
             self._frames.forget(name)
 
     def drop_table(self, name: str, *, timeout: float = REPLAN_S_MAX) -> None:

@@ -13,8 +13,9 @@ from region_kit import region_of
 from sql_kit import local_plan
 from state_kit import MANY, Row, batch_of, plain_rows
 
+from upriver.engine.change_kinds import ChangeKind
 from upriver.engine.expressions import Evaluator
-from upriver.engine.pending_changes import ChangedRows, ChangeKind, PendingChanges
+from upriver.engine.pending_changes import ChangedRows, PendingChanges
 from upriver.engine.region import Region
 from upriver.hashing import HASH64_MAX, Hashes
 from upriver.ids import Epoch

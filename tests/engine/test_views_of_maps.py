@@ -15,7 +15,7 @@ from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import Per, TableSpec
 from upriver.plan.source import Source
-from upriver.sql.views import declare, mapped_rows
+from upriver.sql.views import MapRelation, declare, mapped_rows
 
 EVENTS = TableSpec(
     "events", pa.schema([("k", pa.string()), ("g", pa.int8()), ("at", pa.int64())]), ("k",), order_by=("at",)
@@ -52,7 +52,7 @@ def test_a_view_equals_its_query_over_what_the_maps_give(
     ops = {one: recall_op(EVENTS.schema, columns, per) for one, columns in MAPS.items()}
     known = {"events": EVENTS, **{one: TableSpec(one, op.output, op.key) for one, op in ops.items()}}
     analyser = SharedAnalyser(known)
-    maps = {one: mapped_rows(op, EVENTS) for one, op in ops.items()}
+    maps = {one: mapped_rows(op, [MapRelation.of_table(EVENTS)]) for one, op in ops.items()}
     plan = declare(Source("v", sql), analyser.analysed("v", sql, {}), key, {"events": EVENTS}, analyser, maps)
     world = DataflowWorld(plan, {"events": EVENTS}, evaluator, Random(seed))
     seen: list[Row] = []

@@ -123,12 +123,10 @@ def test_it_is_said_why_a_key_is_not_traced(name: str) -> None:
 
 def test_what_a_stateful_map_gives_is_computed() -> None:
     output = pa.schema([("shop", INT), ("mood", TEXT)])
-    op = StatefulMapOp(("shop",), b"", Per.ROW, pa.schema([("n", LONG)]), output)
+    op = StatefulMapOp(("shop",), b"", Per.ROW, pa.schema([("n", LONG)]), output, name="moods")
     relation = Relation(op, (Relation(Scan("sales"), (), SALES.schema),), output)
     plan = DataflowPlan("v", "", ("mood",), output, plan_regions("v", relation, ("mood",), TABLES))
-    assert why_untraced(plan) == (
-        "rows of region v/0 cannot be found by (the stateful map's mood): the stateful map's mood is computed"
-    )
+    assert why_untraced(plan) == ("rows of region v/0 cannot be found by (moods.mood): moods.mood is computed")
 
 
 BERLIN = pa.timestamp("us", "Europe/Berlin")

@@ -97,7 +97,7 @@ def outcome(call: Callable[..., pa.Array], column: pa.Array) -> tuple[Any, ...]:
 def test_a_stateful_map_gives_and_keeps_the_same(process: FunctionProcess, per: Per, rows: list[Any]) -> None:
     source = pa.schema([("k", LONG), ("s", pa.string()), ("x", pa.float64())])
     op = recall_op(source, ["k"], per)
-    here, there = StatefulMap(op, source, ["k"]), StatefulMap(op, source, ["k"], make_call=process.map_call)
+    here, there = StatefulMap(op, [source], ["k"]), StatefulMap(op, [source], ["k"], make_call=process.map_call)
     for part in (rows[:5], rows[5:]):
         batch = batch_of(source, part, ["k"])
         made = [operator.apply(0, batch).rows for operator in (here, there)]
@@ -118,8 +118,8 @@ def test_bad_rows_are_found_by_further_calls(process: FunctionProcess, per: Per)
     op = map_op(picky, source, ["k"], columns, columns, per)
     batch = batch_of(source, [(v % 3, v) for v in range(20)], ["k"])
     here, there = (
-        operator.apply_good(batch)
-        for operator in (StatefulMap(op, source, ["k"]), StatefulMap(op, source, ["k"], make_call=process.map_call))
+        operator.apply_good([batch])
+        for operator in (StatefulMap(op, [source], ["k"]), StatefulMap(op, [source], ["k"], make_call=process.map_call))
     )
     assert here[0].rows == there[0].rows
     assert here[1:] == there[1:]

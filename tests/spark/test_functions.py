@@ -13,7 +13,7 @@ from pyspark.sql.types import IntegerType, StructType
 from state_kit import Row, batch_of, plain_rows
 
 from upriver.engine.operators.stateful_map import StatefulMap
-from upriver.engine.stateful import ANY_STATE, AnyState, in_order, stateful_map_op
+from upriver.engine.stateful import ANY_STATE, AnyState, MapInputs, Readable, in_order, stateful_map_op
 from upriver.errors import DeclarationError, KeyTypeError, RowError
 from upriver.plan.plan import Per, TableSpec
 from upriver.spark.functions import declare_stateful_map, declared_columns, pickled
@@ -30,8 +30,10 @@ COUNT = pa.schema([("n", pa.int64())])
 
 def op_of(**changes: Any) -> Any:
     """A declaration that is fine, but for the changes."""
-    fine = {"key": ["tailnum"], "function": b"", "schema": COUNT, "state": COUNT, "order_by": ["ts"]}
-    return stateful_map_op("trips", changes.pop("source", FLIGHTS), **(fine | changes))
+    fine = {"function": b"", "schema": COUNT, "state": COUNT}
+    key = tuple(changes.pop("key", ["tailnum"]))
+    inputs = MapInputs(((Readable.of_table(changes.pop("source", FLIGHTS)), key),))
+    return stateful_map_op("trips", changes.pop("inputs", inputs), **(fine | changes))
 
 
 def test_an_op_has_the_key_before_the_declared_columns() -> None:
@@ -47,7 +49,6 @@ def test_whether_a_column_may_be_null_is_not_declared() -> None:
 
 NO: dict[str, tuple[dict[str, Any], str]] = {
     "per": ({"per": "rows"}, r"per='rows'; it is one of 'row', 'key', 'batch'"),
-    "upserts": ({"source": replace(FLIGHTS, primary_key=("tailnum",))}, "has a primary key, so its rows may change"),
     "undeclared": ({"per": "batch", "state": ANY_STATE}, r"per='batch' needs a state with columns"),
     "no key": ({"key": []}, "its key has no column"),
     "unknown key": ({"key": ["tail"]}, "key: the table 'flights' has no column 'tail'; it has tailnum, ts"),
@@ -57,9 +58,6 @@ NO: dict[str, tuple[dict[str, Any], str]] = {
     "no state": ({"state": pa.schema([])}, "its state has no column"),
     "same name": ({"state": pa.schema([("n", pa.int8()), ("N", pa.int8())])}, "state: two columns differ at most in"),
     "odd type": ({"state": pa.schema([("n", pa.time64("us"))])}, r"state: column 'n' is time64\[us\].*supported are"),
-    "unknown order": ({"order_by": ["when"]}, "order_by: the table 'flights' has no column 'when'"),
-    "other order": ({"order_by": ["dest"]}, r"order_by=\['dest'\], but the table 'flights' is ordered by \['ts'\]"),
-    "no order": ({"source": replace(FLIGHTS, order_by=())}, r"declare the table 'flights' with order_by=\['ts'\]"),
 }
 
 
@@ -98,14 +96,15 @@ def test_a_table_takes_the_order_that_a_map_needs_if_it_has_none() -> None:
 
 def run(op: Any, rows: list[Row], turns: int = 1) -> list[list[Row]]:
     """What the rows give, ``turns`` times over."""
-    operator = StatefulMap(op, FLIGHTS.schema, op.key)
+    operator = StatefulMap(op, [FLIGHTS.schema], op.key)
     return [plain_rows(operator.apply(0, batch_of(FLIGHTS.schema, rows, op.key)).rows) for _ in range(turns)]
 
 
+INPUTS = MapInputs(((Readable.of_table(FLIGHTS), ("tailnum",)),))
+
+
 def declared(function: Callable[..., Any], **more: Any) -> Any:
-    return declare_stateful_map(
-        "trips", FLIGHTS, ["tailnum"], function, **({"schema": COUNT, "timezone": "UTC"} | more)
-    )
+    return declare_stateful_map("trips", INPUTS, function, **({"schema": COUNT, "timezone": "UTC"} | more))
 
 
 ROW = ("N1", 1, "IAH", 1.0)

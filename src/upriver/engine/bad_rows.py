@@ -174,7 +174,7 @@ class BadRowFilter:
         errors = {place: error for place, error in bad.items() if batch.weight is None or batch.weight[place] > 0}
         if not errors:
             return None
-        rows = batch.rows.take(pa.array(list(errors)))
+        rows = batch.undated.rows.take(pa.array(list(errors)))
         if self._found_by:
             rows = came.rows.take(pa.array(_last_equal(came.rows, rows, self._found_by)))
         return SetAside(self._view, self._rows.table, rows, tuple(errors.values()))

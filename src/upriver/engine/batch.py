@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.hashing import Hashes as Hashes
+from upriver.plan.row_order import EPOCH_COLUMN, has_order
 
 Weights = npt.NDArray[np.int64]
 
@@ -30,6 +31,12 @@ class Batch:
     def replaced(self, rows: pa.RecordBatch) -> "Batch":
         """The same rows with other columns."""
         return Batch(rows, self.hash64, self.weight)
+
+    @property
+    def undated(self) -> "Batch":
+        """The same rows without the column of their epochs."""
+        names = self.rows.schema.names
+        return self.replaced(self.rows.drop_columns([EPOCH_COLUMN])) if has_order(names) else self
 
     def slice(self, start: int, stop: int) -> "Batch":
         """The rows from ``start`` to before ``stop``."""

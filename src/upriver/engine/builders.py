@@ -23,7 +23,7 @@ from upriver.plan import plan as ops
 from upriver.plan.clock import ClockOp
 from upriver.plan.plan import Node, RegionPlan
 from upriver.plan.provenance import one_by_one, table_rows
-from upriver.plan.routing import Key, Routing, found_in, of_join, routings
+from upriver.plan.routing import Key, Routing, found_in, of_join, routings, through
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,13 @@ def _join(op: ops.JoinOp, place: Place) -> Stateful:
     return Join(op, left, right, *keys, place.evaluator)
 
 
+def _stateful_map(op: ops.StatefulMapOp, place: Place) -> Stateful:
+    routing = found_in(through(op, place.routings), op.key)
+    if routing is None:
+        raise ProtocolError(f"a stateful map keeps states by {op.key}, of which the routing key is no part")
+    return StatefulMap(op, place.sources, routing, make_call=place.caller.map_call)
+
+
 STATELESS: Mapping[type, Callable[[Any, ExpressionEvaluator], Operator]] = MappingProxyType(
     {
         ops.FilterOp: lambda node, evaluator: Filtering(node.op.predicate, evaluator),
@@ -114,9 +121,7 @@ STATEFUL: Mapping[type, Callable[[Any, Place], Stateful]] = MappingProxyType(
         ClockOp: lambda op, place: ClockTests(op, place.source, place.node.schema),
         ops.SetOperationOp: lambda op, place: SetOperation(op, place.source, place.routing(place.source.names)),
         ops.LatestOp: lambda op, place: Latest(op, place.source, place.routing(op.key), place.evaluator),
-        ops.StatefulMapOp: lambda op, place: StatefulMap(
-            op, place.source, place.routing(op.key), make_call=place.caller.map_call
-        ),
+        ops.StatefulMapOp: _stateful_map,
     }
 )
 """Builders, by the operator's record."""

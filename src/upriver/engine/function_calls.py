@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from upriver.engine.operators.stateful_map import Call, Given, Made, given_by, map_call
+from upriver.engine.operators.map_calls import Call, Given, Made, given_by, map_call
 from upriver.engine.user_functions import ColumnCall, column_function
 from upriver.plan.plan import StatefulMapOp, UserFunction
 from upriver.state.vectors import Mask

@@ -9,7 +9,6 @@ moved, and whatever was lost meanwhile (``docs/internals/changes.md``).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.engine.batch import Batch, one_batch
+from upriver.engine.change_kinds import ChangeKind, Kinds, in_kinds
 from upriver.engine.operators.gather import Gather
 from upriver.engine.operators.operator import consolidated
 from upriver.errors import ProtocolError
@@ -24,20 +24,11 @@ from upriver.hashing import HASH64_MAX, Hashes, hash64
 from upriver.ids import Epoch
 from upriver.state.columns import array_of, canonical, cells_of
 from upriver.state.indexes import first_equal
-from upriver.state.vectors import NO_KEYS, Mask, Positions, contains, key_set, run_lengths, true_at
+from upriver.state.vectors import NO_KEYS, Mask, Positions, contains, key_set, true_at
 
 Versions = npt.NDArray[np.int64]
 ReadKeys = Callable[[Hashes, Sequence[pa.Array]], pa.RecordBatch]
 """Reads the view's rows of these keys."""
-
-
-class ChangeKind(IntEnum):
-    """In the order in which the changes of one key and one version come."""
-
-    DELETE = 0
-    PREIMAGE = 1
-    POSTIMAGE = 2
-    INSERT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +41,7 @@ class ChangedRows:
     rows: pa.RecordBatch
     hash64: Hashes
     versions: Versions
-    kinds: npt.NDArray[np.int8]
+    kinds: Kinds
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
@@ -289,36 +280,22 @@ def _in_kinds(net: Batch, images: _Images) -> ChangedRows:
     """Pair the rows that go with those that come, of each key and version."""
     weight = np.ones(len(net), np.int64) if net.weight is None else net.weight
     places = np.repeat(np.arange(len(net)), np.abs(weight))
-    comes = (weight > 0)[places]
     versions, hashes = _versions(net)[places], net.hash64[places]
     numbers = images.numbers_of(net.hash64, net.rows.columns[1:])[places]
-    order = np.lexsort((comes, numbers, hashes, versions))
-    places, comes, numbers = places[order], comes[order], numbers[order]
-    versions, hashes = versions[order], hashes[order]
-    runs = _starts(versions, numbers)
-    lengths = run_lengths(runs, len(numbers))
-    going = np.add.reduceat(~comes, runs) if len(runs) else np.empty(0, np.int64)
-    pairs = np.minimum(going, lengths - going)
-    rank = np.arange(len(numbers)) - np.repeat(runs, lengths)
-    rank = np.where(comes, rank - np.repeat(going, lengths), rank)
-    is_paired = rank < np.repeat(pairs, lengths)
-    kinds = np.select(
-        [~comes & ~is_paired, ~comes, is_paired],
-        [ChangeKind.DELETE, ChangeKind.PREIMAGE, ChangeKind.POSTIMAGE],
-        ChangeKind.INSERT,
-    ).astype(np.int8)
-    stage = np.select([kinds == ChangeKind.DELETE, kinds == ChangeKind.INSERT], [0, 2], 1)
-    order = np.lexsort((kinds, rank, stage, numbers, hashes, versions))
-    taken = net.rows.take(pa.array(places[order]))
+    order = np.lexsort((numbers, hashes, versions))
+    groups = np.empty(len(order), np.int64)
+    groups[order] = np.cumsum(_begins(versions[order], numbers[order]))
+    in_turn, kinds = in_kinds(groups, (weight > 0)[places])
+    taken = net.rows.take(pa.array(places[in_turn]))
     rows = pa.RecordBatch.from_arrays(taken.columns[1:], schema=images.view)
-    return ChangedRows(rows, hashes[order], versions[order], kinds[order])
+    return ChangedRows(rows, hashes[in_turn], versions[in_turn], kinds)
 
 
-def _starts(versions: Versions, numbers: Positions) -> Positions:
-    """Where each run of rows of one version and one key begins."""
+def _begins(versions: Versions, numbers: Positions) -> Mask:
+    """Whether a row is the first of its version and key; those of one are neighbours."""
     begins = np.ones(len(numbers), np.bool_)
     begins[1:] = (versions[1:] != versions[:-1]) | (numbers[1:] != numbers[:-1])
-    return true_at(begins)
+    return begins
 
 
 def _hashes(key: Sequence[pa.Array], rows: int, of_keys: Hashes) -> Hashes:

@@ -156,7 +156,7 @@ class Gate:
         come = {rows.number: rows.table for rows in table_rows(region) if rows.table in self._sets_aside}
         self.operators = tuple(
             _FilteringMap(operator, view.name, come[node.inputs[0]], self._aside)
-            if isinstance(operator, StatefulMap) and node.inputs[0] in come
+            if isinstance(operator, StatefulMap) and node.inputs[0] in come and len(node.inputs) == 1
             else operator
             for operator, node in zip(operators, region.nodes, strict=True)
         )
@@ -199,8 +199,14 @@ class _FilteringMap:
         self._table = table
         self._aside = aside
 
+    def begin(self, epoch: Epoch) -> None:
+        self._map.begin(epoch)
+
     def apply(self, port: int, batch: Batch) -> Batch:
-        made, bad, errors = self._map.apply_good(batch)
+        return self.apply_together([batch])
+
+    def apply_together(self, batches: Sequence[Batch | None]) -> Batch:
+        made, bad, errors = self._map.apply_good(batches)
         if errors:
             self._aside.append(SetAside(self._view, self._table, bad, errors))
         return made
@@ -268,6 +274,7 @@ class Region:
         "_gate",
         "_gathers",
         "_kept",
+        "_maps",
         "_operators",
         "_outbox",
         "_sends",
@@ -300,6 +307,12 @@ class Region:
             if isinstance(operator, ClockTests)
         }
         """The nodes that depend on the clock, by number."""
+        self._maps = {
+            number: operator
+            for number, operator in enumerate(gate.operators, start=wiring.ports)
+            if isinstance(operator, StatefulMap | _FilteringMap)
+        }
+        """The stateful maps, by number."""
         self._gathers = tuple(gathers)
         self._unsure = dict(unsure)
         self._kept = kept
@@ -335,6 +348,13 @@ class Region:
         )
 
     # Rows -------------------------------------------------------------------------------------------------------------
+
+    def begin(self, epoch: Epoch) -> None:
+        """What comes from now on comes of this epoch."""
+        for operator in self._maps.values():
+            operator.begin(epoch)
+        if self.pending is not None:
+            self.pending.begin(epoch)
 
     def apply(self, port: int, batch: Batch) -> None:
         """Take in rows of one input, in the order in which they came off the edge.
@@ -415,9 +435,8 @@ class Region:
     def _try_each_again(self, taken: Callable[[Gather], Batch | None]) -> None:
         for number, gathers in self._unsure.items():
             rows = [taken(gather) if gather.held else None for gather in gathers]
-            net = [None if each is None else consolidated(each) for each in rows]
             with self._gate.naming(None):
-                made = _applied_at_once(self._operators[number - self._wiring.ports], net)
+                made = _applied_at_once(self._operators[number - self._wiring.ports], rows)
                 if made is not None:
                     self._flow(number, made)
 
@@ -493,9 +512,10 @@ class Region:
             self._kept.apply(out)
 
     def _is_put_off(self, number: int, inputs: Sequence[int], flowing: Flowing) -> bool:
-        """Whether the node has failed in this epoch; then its rows wait, since they may take back others that do."""
+        """Whether the node's rows wait: those of a map, or of several inputs; or the node has failed in this epoch, and
+        they may take back others that wait."""
         gathers = self._unsure.get(number)
-        if gathers is None or not (len(gathers) > 1 or gathers[0].held):
+        if gathers is None or not (len(gathers) > 1 or gathers[0].held or number in self._maps):
             return False
         self._put_off(number, inputs, flowing)
         return True
@@ -627,9 +647,13 @@ def _sources_of(region: RegionPlan, number: int) -> list[pa.Schema]:
     return [schemas[source] for source in region.nodes[number - len(region.inputs)].inputs]
 
 
-def _applied_at_once(operator: Operator, net: Sequence[Batch | None]) -> Batch | None:
-    """What a node makes of the net changes of its inputs; ``None`` for nothing. Of several inputs, all rows that go do
-    so before any comes: so no row meets one that the epoch does not end with."""
+def _applied_at_once(operator: Operator, rows: Sequence[Batch | None]) -> Batch | None:
+    """What a node makes of the changes of its inputs, which are net; ``None`` for nothing. Of several inputs, all rows
+    that go do so before any comes: so no row meets one that the epoch does not end with. A map gets all rows at once,
+    in the order in which they came."""
+    if isinstance(operator, StatefulMap | _FilteringMap):
+        return operator.apply_together(rows) if any(rows) else None
+    net = [None if each is None else consolidated(each) for each in rows]
     changes = [(place, batch) for place, batch in enumerate(net) if batch is not None]
     if len(net) > 1:
         gone = [(place, batch, _goes(batch)) for place, batch in changes]

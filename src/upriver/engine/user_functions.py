@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from upriver.engine.operators.map_calls import Begins, line_of, loaded, noted
 from upriver.engine.operators.plain_rows import Misfit, PlainRows, python_columns
-from upriver.engine.operators.stateful_map import Begins, line_of, loaded, noted
 from upriver.engine.row_text import error_text
 from upriver.errors import RowError
 from upriver.plan.plan import FunctionForm, UserFunction

@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 
-from upriver.engine.pending_changes import ChangedRows, ChangeKind
+from upriver.engine.change_kinds import ChangeKind
+from upriver.engine.pending_changes import ChangedRows
 from upriver.errors import NotRead, NotWritten
 from upriver.ids import Epoch, WorkerId
 from upriver.lake.change_log import ChangeLog, LogRecord, commit_changes, fence_changes, sweep_changes
@@ -30,20 +31,13 @@ from upriver.protocol.coordinator_events import (
 )
 from upriver.protocol.plans import plan_to_json
 from upriver.protocol.worker_events import ChangesNotStored, ChangesStored, WriteChanges
-from upriver.state.changes import DELETE, INSERT, POSTIMAGE, PREIMAGE, ChangeCommit, part_schema
+from upriver.state.changes import ChangeCommit, part_schema
 from upriver.state.runs import checksum_of
 
 _LOG = logging.getLogger("upriver.changes")
 MARK_FORMAT = 1
 AGAIN_S = 1.0
 """Seconds after a failure until the coordinator hears of it, and tries again."""
-KINDS: Mapping[ChangeKind, str] = {
-    ChangeKind.DELETE: DELETE,
-    ChangeKind.PREIMAGE: PREIMAGE,
-    ChangeKind.POSTIMAGE: POSTIMAGE,
-    ChangeKind.INSERT: INSERT,
-}
-
 Written = Callable[[ChangesStored | ChangesNotStored], None]
 CommittedAt = Callable[[Epoch], float | None]
 """When an epoch was committed, in seconds since 1970; ``None`` if the lake does not know."""
@@ -57,7 +51,7 @@ def rows_of_part(changed: ChangedRows, committed_at: CommittedAt) -> pa.Table:
     columns = [
         pa.array(changed.hash64, pa.uint64()),
         *changed.rows.columns,
-        pa.array([KINDS[kind] for kind in ChangeKind]).take(pa.array(changed.kinds)),
+        pa.array([kind.text for kind in ChangeKind]).take(pa.array(changed.kinds)),
         pa.array(changed.versions, pa.int64()),
         micros.take(pa.array(places)),
     ]

@@ -20,7 +20,6 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from upriver.engine.expressions import Evaluator
 from upriver.engine.operators.operator import ExpressionEvaluator
@@ -32,9 +31,10 @@ from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import LakeEpochs, LastBatch, Segment
 from upriver.lake.spans import EpochSpan, cover, due, newest_rewrite
 from upriver.plan.plan import TableSpec, table_of
+from upriver.plan.row_order import EPOCH_COLUMN, dated_schema
 from upriver.state.indexes import Entries
 from upriver.state.run_order import TaskRows, merged_order
-from upriver.state.runs import EPOCH_COLUMN, RunInfo, dated_schema, describe_run, encode_run, run_schema
+from upriver.state.runs import RunInfo, dated_rows, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan
 from upriver.state.vectors import Positions, true_at
 
@@ -53,7 +53,7 @@ PLAN_DIGITS = 16
 @dataclass(frozen=True, slots=True)
 class Merge:
     """Rows of the vnodes from ``first`` to before ``end`` of one lake edge. prefix: of the name of its run. sources:
-    runs in order of epochs, then of tasks. source_epochs: for each, the last epoch of the manifest or segment that
+    runs in order of epochs, then of tasks. source_epochs: for each, its epoch, or the last one of the segment that
     names it. retention: of the table, at the end of the epochs, or of the one as of which they are rewritten. task: of
     the merged run."""
 
@@ -245,9 +245,9 @@ class SegmentPlanner:
         for channel in _channels_of(parts):
             having = [part for part in parts if part.runs_of(channel)]
             if len(having) < 2:
-                pieces[channel] = having[0].runs_of(channel) if having else ()
+                pieces[channel] = tuple(run for part in having for run in _of_epoch(part, channel))
                 continue
-            runs = [(run, part.epoch) for part in having for run in part.runs_of(channel)]
+            runs = [(run, Epoch(run.epoch) or part.epoch) for part in having for run in part.runs_of(channel)]
             ranges = self._ranges([run for run, _ in runs])
             if ranges is None:
                 self._too_large.add(span.bare)
@@ -287,6 +287,12 @@ def _channels_of(parts: Sequence[LakeEpochs]) -> list[Channel]:
     return [
         channel for channel in found if all(channel in part.runs for part in parts if tables[channel] in part.batches)
     ]
+
+
+def _of_epoch(part: LakeEpochs, channel: Channel) -> Iterable[RunInfo]:
+    """The runs of an epoch, as a segment names them that takes them over as they are; or those of a segment."""
+    runs = part.runs_of(channel)
+    return runs if part.span.is_segment else (replace(run, epoch=part.epoch) for run in runs)
 
 
 def _within(runs: Iterable[tuple[RunInfo, Epoch]], first: int, end: int) -> list[tuple[RunInfo, Epoch]]:
@@ -338,7 +344,7 @@ def _merged_rows(lake: Lake, merge: Merge, table: TableSpec, evaluator: Evaluato
     pieces, sources = [pa.RecordBatch.from_pylist([], schema=schema)], []
     for run, epoch in zip(merge.sources, merge.source_epochs, strict=True):
         if slices := run.slices_of(wanted):
-            pieces += (_dated(rows, epoch) for rows in lake.open_run(run, schema).scan(slices, run.rows))
+            pieces += (dated_rows(rows, epoch) for rows in lake.open_run(run, schema).scan(slices, run.rows))
             sources.append(TaskRows(sum(count for _, count in slices), epoch, run.task))
     rows = pa.concat_batches(pieces)
     order = merged_order(rows.column(0).to_numpy(), rows, table.order_by, sources)
@@ -350,12 +356,6 @@ def _merged_rows(lake: Lake, merge: Merge, table: TableSpec, evaluator: Evaluato
     if merge.retention is None:
         return merged
     return remaining(merged, table, merge.retention.column, merge.retention.cut)
-
-
-def _dated(rows: pa.RecordBatch, epoch: Epoch) -> pa.RecordBatch:
-    """The rows, those without an epoch as of this one."""
-    epochs = pc.fill_null(rows.column(rows.num_columns - 1), pa.scalar(epoch, pa.uint32()))
-    return rows.set_column(rows.num_columns - 1, rows.schema.field(rows.num_columns - 1), epochs)
 
 
 def try_merge(lake: Lake, merge: Merge, table: TableSpec, vnodes: int, evaluator: Evaluator) -> MergeResult:

@@ -102,6 +102,10 @@ class LakeEpochs(ABC):
             raise ProtocolError(f"epoch {self.epoch}: {channel} was asked for before the index was complete")
         return self.runs.get(channel, ())
 
+    def epoch_of(self, channel: Channel) -> Epoch:
+        """The epoch of the rows of one lake edge that do not have theirs: either all or none of an edge do."""
+        return Epoch(max((run.epoch for run in self.runs_of(channel)), default=0)) or self.epoch
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(LakeEpochs):

@@ -7,6 +7,7 @@ those can be traced (``provenance.py``).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from textwrap import dedent
 from typing import Any
@@ -93,7 +94,7 @@ def explain(plan: DataflowPlan, tables: Mapping[str, TableSpec]) -> Explained:
         "regions": [_Region(plan, region).explained() for region in plan.regions],
         "indexes": [
             {"table": edge.table, "columns": list(edge.index), "new": edge.index != tables[edge.table].key}
-            for edge in lake_edges(plan)
+            for edge in dict.fromkeys(replace(edge, is_dated=False) for edge in lake_edges(plan))
         ],
         "retention": [
             {"table": name, "column": retain.column, "interval": retain.words}
@@ -265,7 +266,8 @@ def _simple_step(op: Op, name_of: NameOf) -> str:
             gone = "" if op.deleted is None else f", none if {spelled(op.deleted, str)}"
             return f"latest row{order} of each {listed(op.key)}{gone}"
         case StatefulMapOp():
-            return f"stateful map per {op.per} for each {listed(map(name_of, op.key))}"
+            read = " and ".join(f"{source.name} by {listed(source.key)}" for source in op.inputs)
+            return f"stateful map {op.name} per {op.per} of {read}"
         case _:
             raise AssertionError(f"{op} is told elsewhere")
 
@@ -328,6 +330,9 @@ def _bound(distance: float | None, open_end: str) -> str:
     return f"{abs(distance)} {'preceding' if distance < 0 else 'following'}" if distance else "current row"
 
 
+CALLED_ONCE = "a user's function is to see each row, and once"
+
+
 def why_full(plan: DataflowPlan, wanted: bool, sets_aside: Collection[str]) -> str | None:
     """Why all keys of a view are kept, in words; ``None`` if only looked-up keys need be kept.
 
@@ -342,7 +347,7 @@ def why_full(plan: DataflowPlan, wanted: bool, sets_aside: Collection[str]) -> s
     if (untraced := why_untraced(plan)) is not None:
         return untraced
     if any(isinstance(node.op, StatefulMapOp) for region in plan.regions for node in region.nodes):
-        return "a user's function is to see each row, and once"
+        return CALLED_ONCE
     edges = [entry.edge for region in plan.regions for entry in region.inputs]
     aside = sorted({edge.table for edge in edges if isinstance(edge, LakeEdge)} & set(sets_aside))
     if aside:

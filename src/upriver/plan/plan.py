@@ -200,11 +200,13 @@ class AggregatePlan:
 class Scan:
     """The rows of a declared table: of an upsert table, the row of each primary key as it is now. No inputs.
 
-    retracts: whether rows leave the table. The planner knows, and the SQL front end does not ask.
+    retracts: whether rows leave the table. is_dated: whether rows have their epoch (``plan/row_order.py``). The planner
+    knows, and the SQL front end does not ask.
     """
 
     table: str
     retracts: bool = False
+    is_dated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,12 +483,28 @@ class Per(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class StatefulMapOp:
-    """A user's Python function over the rows of each key, in order, with a state for each key. One input, append only.
+class MapSource:
+    """An input of a stateful map. name: of the table, map or view. key: its columns that are the map's key, in order.
+    upstream: the key of the map that gives its rows; ``()``: no map does. changes: its rows may be taken back: the
+    function gets the net changes of an epoch, each with its kind."""
 
-    key: columns. function: pickled by cloudpickle; docs/guide/stateful-maps.md says what it takes and gives, by
-    ``per``. state: the schema of a key's state. output: the key's columns, then those of the rows that the function
-    gives.
+    name: str
+    key: tuple[str, ...]
+    upstream: tuple[str, ...] = ()
+    changes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StatefulMapOp:
+    """A user's Python function over the rows of each key, in order, with a state for each key.
+
+    key: columns of the output. function: pickled by cloudpickle; docs/guide/stateful-maps.md says what it takes and
+    gives, by ``per``. state: the schema of a key's state. output: the key's columns, then those of the rows that the
+    function gives. name: the map's, for people.
+    sources: of the inputs, in order; ``()``: one, whose rows are only added, come in order, and have the key's columns.
+    tells_source: the function's rows are those of all inputs, with all their columns, behind the names of the source
+    and of the kind of change. Without that, the only input's changes have their kind before their columns.
+    is_ordered: its rows go to another map, and have the columns of ``given_schema`` (``plan/row_order.py``).
     """
 
     key: tuple[str, ...]
@@ -494,6 +512,20 @@ class StatefulMapOp:
     per: Per
     state: pa.Schema
     output: pa.Schema
+    sources: tuple[MapSource, ...] = ()
+    tells_source: bool = False
+    is_ordered: bool = False
+    name: str = ""
+
+    @property
+    def inputs(self) -> tuple[MapSource, ...]:
+        """One for each input."""
+        return self.sources or (MapSource("", self.key),)
+
+    @property
+    def waits(self) -> bool:
+        """Whether rows of a key that come one after the other wait for the rest of their epoch."""
+        return len(self.sources) > 1 or any(source.changes for source in self.sources)
 
 
 class FunctionForm(StrEnum):
@@ -555,10 +587,12 @@ Op = (
 
 @dataclass(frozen=True, slots=True)
 class LakeEdge:
-    """A worker reads its vnodes' slices of a table's runs. index: the routing key, columns of the table."""
+    """A worker reads its vnodes' slices of a table's runs. index: the routing key, columns of the table. is_dated: each
+    row has its epoch."""
 
     table: str
     index: tuple[str, ...]
+    is_dated: bool = False
 
     @property
     def channel(self) -> Channel:
@@ -646,9 +680,10 @@ class RegionPlan:
 
     @property
     def unsure(self) -> tuple[int, ...]:
-        """The numbers of the filters and projections above an operator that combines rows, and of the joins whose
-        condition can fail. If the rows of a key come one after the other, they may be given some that the rest takes
-        back, so what they fail on may be a row that no epoch ends with."""
+        """The numbers of the filters and projections above an operator that combines rows, of the joins whose condition
+        can fail, and of the stateful maps that must see a key's rows of an epoch at once. If the rows of a key come one
+        after the other, they may be given some that the rest takes back, so what they fail on may be a row that no
+        epoch ends with."""
         combined: set[int] = set()
         unsure: list[int] = []
         for number, node in enumerate(self.nodes, start=len(self.inputs)):
@@ -656,7 +691,8 @@ class RegionPlan:
             if is_fed or not isinstance(node.op, (FilterOp, ProjectOp, UnionOp, SaltOp, ReplicateOp)):
                 combined.add(number)
             fails_on_pairs = isinstance(node.op, JoinOp) and node.op.can_fail
-            if fails_on_pairs or (is_fed and isinstance(node.op, (FilterOp, ProjectOp))):
+            waits = isinstance(node.op, StatefulMapOp) and node.op.waits
+            if fails_on_pairs or waits or (is_fed and isinstance(node.op, (FilterOp, ProjectOp))):
                 unsure.append(number)
         return tuple(unsure)
 
@@ -766,10 +802,15 @@ class DataflowPlan:
         return stages
 
     def unsure(self, region: RegionPlan) -> tuple[int, ...]:
-        """The nodes whose failures are tried again once all rows of a key have come. In a full region, the rows of one
-        input come all at once, and meet each other only in a node of several inputs."""
+        """The nodes whose failures are tried again once all rows of a key have come, and the maps that wait for that.
+        In a full region, the rows of one input come all at once, and meet each other only in a node of several
+        inputs. Only the clock adds others."""
         is_line = len(region.inputs) == 1 and all(len(node.inputs) == 1 for node in region.nodes)
-        return () if is_line and self.full_because is not None else region.unsure
+        if not is_line or self.full_because is None:
+            return region.unsure
+        ops = dict(enumerate((node.op for node in region.nodes), start=len(region.inputs)))
+        is_clocked = any(isinstance(op, ClockOp) for op in ops.values())
+        return tuple(number for number in region.unsure if is_clocked and isinstance(ops[number], StatefulMapOp))
 
     @property
     def channels(self) -> frozenset[Channel]:

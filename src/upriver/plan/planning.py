@@ -264,7 +264,7 @@ def _what_for(step: Step) -> str:
         case LatestOp():
             return f"for the latest row of each {_origins(source, step.op.key)}"
         case StatefulMapOp():
-            return f"for the stateful map of each {_origins(source, step.op.key)}"
+            return f"for the stateful map {step.op.name} of each {listed(step.op.key)}"
         case SetOperationOp():
             return f"for {step.op.kind}, which compares whole rows"
         case _:
@@ -307,7 +307,7 @@ def _missing(step: Step, key: Key) -> str:
         case LatestOp():
             return f", which is more than the primary key {_origins(step, step.op.key)}"
         case StatefulMapOp():
-            return f", which is more than {_origins(step, step.op.key)}, of which the stateful map has a state"
+            return f", which is more than {listed(step.op.key)}, of which the stateful map {step.op.name} has a state"
         case _:
             return ""
 
@@ -452,7 +452,7 @@ class _Regions:
             source.users.append((step, key, draft))
             return draft.input(Input(ExchangeEdge(source.name, key), step.schema))
         if isinstance(step.op, Scan):
-            return draft.input(Input(LakeEdge(step.op.table, key), step.schema))
+            return draft.input(Input(LakeEdge(step.op.table, key, step.op.is_dated), step.schema))
         if isinstance(step.op, ValuesOp):
             return draft.input(Input(ConstantEdge(step.op.rows, key), step.schema))
         keys = inward(step, key)

@@ -130,8 +130,8 @@ def origin(op: Op, column: str, inputs: Sequence[pa.Schema], below: Below) -> st
                 return value.sql
             test = next(test for test in op.tests if test.output == column)
             return f"{below(0, test.column)} {test.comparison} {test.sql}"
-        case StatefulMapOp() if column not in op.key:
-            return f"the stateful map's {column}"
+        case StatefulMapOp(key):
+            return below(0, op.inputs[0].key[key.index(column)]) if column in key else f"{op.name}.{column}"
         case SaltOp() | ReplicateOp() if column == op.column:
             return f"one of {op.slots} slots"
         case ExplodeOp(elements) if column in op.made:
@@ -459,7 +459,7 @@ def _passed_on(op: Op, schema: pa.Schema) -> Mapping[str, str]:
         case AggregateOp(plan):
             return {name: name for name in plan.group}
         case StatefulMapOp(key):
-            return {name: name for name in key}
+            return dict(zip(key, op.inputs[0].key, strict=True)) if len(op.inputs) == 1 else {}
         case Scan() | ValuesOp() | JoinOp() | UnionOp() | SetOperationOp():
             raise AssertionError(f"{op} has not one input")
 

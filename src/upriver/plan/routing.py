@@ -62,7 +62,8 @@ def through(op: Op, inputs: Sequence[Routing]) -> Routing:
         case JoinOp():
             return _joined(op, *inputs)
         case StatefulMapOp():
-            return tuple(held & frozenset(op.key) for held in inputs[0])
+            pairs = zip(op.inputs, inputs, strict=True)
+            return _in_all([tuple(_renamed(held, source.key, op.key) for held in routing) for source, routing in pairs])
         case Scan() | ValuesOp():
             raise AssertionError("a region reads tables at its edges")
         case _:
@@ -85,6 +86,11 @@ def of_join(op: JoinOp, left: Routing, right: Routing) -> tuple[Key, Key] | None
     ]
     found = [pair for pair in chosen if pair is not None]
     return (tuple(one for one, _ in found), tuple(other for _, other in found)) if len(found) == len(chosen) else None
+
+
+def _renamed(held: frozenset[str], key: Key, names: Key) -> frozenset[str]:
+    """Of the columns of a key those that are held, by their other names."""
+    return frozenset(name for own, name in zip(key, names, strict=True) if own in held)
 
 
 def _routing(key: Key) -> Routing:

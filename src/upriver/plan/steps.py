@@ -48,6 +48,7 @@ from upriver.plan.plan import (
 from upriver.plan.plan import UnionOp as UnionAll
 from upriver.plan.relation import Relation
 from upriver.plan.routing import LEFT_HOLDS, RIGHT_HOLDS, Key
+from upriver.plan.row_order import dated_schema, given_schema
 from upriver.plan.source import Source
 from upriver.plan.two_phases import in_two_phases
 from upriver.plan.types import same_type, spark_name
@@ -87,7 +88,8 @@ class Steps:
         key = (op, tuple(map(id, inputs)), schema)
         step = self._made.get(key)
         if step is None:
-            retracts = _retracts(op) or any(step.retracts for step in inputs)
+            adds_only = isinstance(op, StatefulMapOp)  # even if its inputs take rows back
+            retracts = not adds_only and (_retracts(op) or any(step.retracts for step in inputs))
             stateless = isinstance(op, STATELESS_OPS) and all(step.stateless for step in inputs)
             step = self._made[key] = Step(op, tuple(inputs), schema, retracts, stateless)
         return step
@@ -227,6 +229,8 @@ Fault = tuple[str, str]
 
 def shaped(source: Source, relation: Relation, tables: Mapping[str, TableSpec], steps: Steps) -> Step:
     """The relation as steps. Raises UnsupportedSql for an operator whose rows no key can bring together."""
+    if isinstance(relation.op, StatefulMapOp):
+        return _mapped(source, relation.op, relation, tables, steps)
     inputs = [shaped(source, part, tables, steps) for part in relation.inputs]
     fault = _fault(relation.op, inputs)
     if fault is not None:
@@ -244,6 +248,38 @@ def shaped(source: Source, relation: Relation, tables: Mapping[str, TableSpec], 
             return _aggregated(replace(plan, retracts=inputs[0].retracts), inputs[0], relation.schema, steps)
         case _:
             return steps.make(relation.op, inputs, relation.schema)
+
+
+def _mapped(
+    source: Source,
+    op: StatefulMapOp,
+    relation: Relation,
+    tables: Mapping[str, TableSpec],
+    steps: Steps,
+    *,
+    is_ordered: bool = False,
+) -> Step:
+    """The rows of a stateful map; with the columns of their order, if they go to another map. Raises UnsupportedSql."""
+    inputs: list[Step] = []
+    for entry, part in zip(op.inputs, relation.inputs, strict=True):
+        match part.op:
+            case StatefulMapOp() as upstream:
+                inputs.append(_mapped(source, upstream, part, tables, steps, is_ordered=True))
+            case Scan(table) if not entry.changes and (is_ordered or len(op.inputs) > 1):
+                spec = tables[table]
+                inputs.append(steps.make(Scan(table, is_dated=True), (), dated_schema(spec.schema)))
+            case _:
+                inputs.append(shaped(source, part, tables, steps))
+        if not entry.changes and inputs[-1].retracts:
+            raise source.unsupported(
+                None, "stateful_map over a table with retain", "Read a view of it, by its changes."
+            )
+    fault = _no_key(inputs[0], op.inputs[0].key, "a stateful map by")
+    if fault is not None:
+        raise source.unsupported(None, *fault)
+    if not is_ordered:
+        return steps.make(op, inputs, relation.schema)
+    return steps.make(replace(op, is_ordered=True), inputs, given_schema(relation.schema))
 
 
 def _aggregated(plan: AggregatePlan, source: Step, schema: pa.Schema, steps: Steps) -> Step:
@@ -292,8 +328,6 @@ def _fault(op: Op, inputs: Sequence[Step]) -> Fault | None:
             return _no_key(inputs[0], inputs[0].schema.names, op.kind.upper())
         case JoinOp():
             return _fault_of_join(op, *inputs)
-        case StatefulMapOp():
-            return _fault_of_map(op, *inputs)
         case _:
             return None
 
@@ -314,23 +348,6 @@ def _fault_of_join(op: JoinOp, left: Step, right: Step) -> Fault | None:
     if not op.left_key:
         return "a join without an equality", "Say ON which columns rows agree."
     return _no_key(left, op.left_key, "a join ON an equality")
-
-
-def _fault_of_map(op: StatefulMapOp, source: Step) -> Fault | None:
-    """A stateful map needs ordered rows, and rows keep their order only on the way from a table."""
-    columns: Iterable[str] = op.key
-    while isinstance(source.op, FilterOp | ProjectOp):
-        if isinstance(source.op, ProjectOp):
-            sources = plain_columns(source.op.projection)
-            columns = [sources.get(column, "") for column in columns]
-        (source,) = source.inputs
-    if not isinstance(source.op, Scan):
-        return "stateful_map over anything but an append table", "Elsewhere, rows have no order."
-    if source.op.retracts:
-        return "stateful_map over a table with retain", "A function cannot take back what it has seen."
-    if "" in columns:
-        return "a computed key of stateful_map", "Make it a column before app.table()."
-    return None
 
 
 Places = tuple[int, ...]
@@ -364,6 +381,7 @@ class StepKeys:
     """The choice for every step of a query."""
 
     def __init__(self, root: Step, tables: Mapping[str, TableSpec]) -> None:
+        self._root = root
         self._tables = tables
         self._shared = _shared(root)
         self._choices: dict[Step, Choice] = {}
@@ -372,7 +390,11 @@ class StepKeys:
     def cuts(self, step: Step, key: Key) -> bool:
         """Whether the step ends a region and exchanges its rows by this key, of its columns."""
         inside, outside = self._cost_inside(step, key), self.choice(step).cost + EXCHANGE
-        if inside is None or inside.exchanges > outside.exchanges:
+        if inside is None:
+            return True
+        if step is self._root and isinstance(step.op, StatefulMapOp):
+            return False  # an exchange behind it would lose the order of its rows
+        if inside.exchanges > outside.exchanges:
             return True
         # With equal exchanges, the later one has fewer rows; but not below a step that adds rows up.
         return inside.exchanges == outside.exchanges and not self._passes_on(step)
@@ -487,6 +509,9 @@ def inward(step: Step, key: Key) -> tuple[Key, ...] | None:
             return None
         case _:
             columns = _compared(step)
+            if isinstance(step.op, StatefulMapOp):
+                places = [step.op.key.index(name) for name in key] if set(key) <= set(step.op.key) else []
+                return tuple(tuple(names[place] for place in places) for names in columns) if places else None
             fits = set(key) <= set(columns[0]) if key else not columns[0]
             return tuple(key for _ in step.inputs) if fits else None
 
@@ -518,8 +543,10 @@ def _compared(step: Step) -> tuple[Key, ...]:
             return (plan.group,)
         case TopKOp() | WindowOp():
             return (step.op.partition,)
-        case LatestOp() | StatefulMapOp():
+        case LatestOp():
             return (step.op.key,)
+        case StatefulMapOp():
+            return tuple(source.key for source in step.op.inputs)
         case JoinOp():
             return (step.op.left_key, step.op.right_key)
         case SetOperationOp() | UnionOp():

@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from upriver.engine.operators.stateful_map import MAP_FUNCTION, Call, Given, Made, given_by
+from upriver.engine.operators.map_calls import Call, Given, Made, about_map, given_by
 from upriver.engine.user_functions import ColumnCall, about_function, retyped
 from upriver.errors import FunctionFailed
 from upriver.logs import LogSettings
@@ -223,7 +223,7 @@ class FunctionProcess:
         return call
 
     def map_call(self, op: StatefulMapOp, source: pa.Schema) -> Call:
-        kept = self._function(Kind.LOAD_MAP, MAP_FUNCTION, loading_map(op, source))
+        kept = self._function(Kind.LOAD_MAP, about_map(op), loading_map(op, source))
         output = given_by(op)
 
         def call(given: Given) -> Made:

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from upriver.engine.operators.stateful_map import Call, Given, Made, map_call
+from upriver.engine.operators.map_calls import Call, Given, Made, map_call
 from upriver.engine.user_functions import VALUE, ColumnFunction
 from upriver.errors import UpriverError
 from upriver.logs import configure
@@ -113,7 +113,7 @@ def column_schemas(function: UserFunction) -> tuple[pa.Schema, pa.Schema]:
 
 def loading_map(op: StatefulMapOp, source: pa.Schema) -> list[Part]:
     """The parts of LOAD_MAP. source: of the rows that will come."""
-    about = {"key": list(op.key), "per": str(op.per)}
+    about = {"key": list(op.key), "per": str(op.per), "name": op.name}
     return [_json(about), *(schema.serialize() for schema in (source, op.state, op.output)), op.function]
 
 
@@ -183,7 +183,7 @@ class _LoadedFunctions:
 
     def _map(self, parts: Sequence[Part]) -> Callable[[Sequence[Part]], list[Part]]:
         about, (source, state, output) = json.loads(bytes(parts[0])), map(schema_of, parts[1:4])
-        op = StatefulMapOp(tuple(about["key"]), bytes(parts[4]), Per(about["per"]), state, output)
+        op = StatefulMapOp(tuple(about["key"]), bytes(parts[4]), Per(about["per"]), state, output, name=about["name"])
         call: Call = map_call(op, source, self._begins)
         key = pa.schema(list(output)[: len(op.key)])
 

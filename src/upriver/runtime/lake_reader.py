@@ -34,6 +34,7 @@ from upriver.lake.manifests import LakeEpochs
 from upriver.lake.span_cache import SpanCache
 from upriver.lake.spans import span_after
 from upriver.plan.plan import ConstantEdge, TableSpec
+from upriver.plan.row_order import has_order
 from upriver.protocol.worker_events import (
     AllStateRead,
     EpochRead,
@@ -46,6 +47,7 @@ from upriver.protocol.worker_events import (
 from upriver.runtime.pace import BUILD_ROWS_BUDGET_S, BUILD_ROWS_MIN, RowPace
 from upriver.runtime.read_ahead import Piece, Reading, ReadNow
 from upriver.state.checkpoint import CheckpointPlace
+from upriver.state.runs import dated_rows
 from upriver.state.vectors import true_at
 
 NO_TABLES: Mapping[Channel, TableSpec] = MappingProxyType({})
@@ -59,7 +61,7 @@ class FlowSource:
     """What one flow reads of the lake: slices of epochs, and state. Used by one thread at a time: the loop's, or one
     that reads ahead of it.
 
-    vnodes: the lake's. tables: by channel. constants: rows that the first epoch has. place: of the flow's checkpoints.
+    vnodes: the lake's. tables: by channel, with the columns that are read. constants: rows that the first epoch has.
     commits: told of each manifest read.
     """
 
@@ -119,7 +121,9 @@ class FlowSource:
         aged = Counter[Channel]()
         for channel in asked.channels:
             left_out = taken[channel]
-            for changes, read in self._changes(manifest, channel, vnodes, asked.as_of):
+            is_dated = channel in self.tables and has_order(self.tables[channel].schema.names)
+            for rows, read in self._changes(manifest, channel, vnodes, asked.as_of):
+                changes = rows.replaced(dated_rows(rows.rows, manifest.epoch_of(channel))) if is_dated else rows
                 aged[channel] += len(changes) - read
                 first = min(left_out, len(changes))  # files never change: the known rows come first again
                 left_out -= first

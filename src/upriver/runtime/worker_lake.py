@@ -19,6 +19,7 @@ from upriver.errors import ProtocolError
 from upriver.ids import Epoch, FlowId
 from upriver.lake.change_writer import ChangeWriter
 from upriver.lake.checkpoint_writer import CheckpointWriter
+from upriver.lake.compaction import dated
 from upriver.lake.flow_threads import FlowThreads
 from upriver.lake.history import UpqueryReader
 from upriver.lake.lake import CommitTimes, Lake
@@ -107,7 +108,8 @@ class WorkerLake:
             raise ProtocolError(f"{self._lake.root}: no app.json, but a worker was assigned")
         self.sets_aside = self._lake.sets_aside()
         tables = {table.name: table for table in record.tables}
-        channels = {edge.channel: tables[edge.table] for plan in event.plans for edge in lake_edges(plan)}
+        edges = sorted((edge for plan in event.plans for edge in lake_edges(plan)), key=lambda edge: edge.is_dated)
+        channels = {edge.channel: dated(tables[edge.table]) if edge.is_dated else tables[edge.table] for edge in edges}
         constants = {channel: edge for plan in event.plans for channel, edge in plan.constants.items()}
         reader = self._readers.get(flow)
         if reader is None:

@@ -9,9 +9,9 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from upriver.engine.stateful import ANY_STATE, AnyState, stateful_map_op
+from upriver.engine.stateful import ANY_STATE, AnyState, MapInputs, stateful_map_op
 from upriver.errors import DeclarationError
-from upriver.plan.plan import Per, StatefulMapOp, TableSpec
+from upriver.plan.plan import Per, StatefulMapOp
 from upriver.spark.schema import in_arrow
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
@@ -27,14 +27,12 @@ Columns: TypeAlias = str | StructType | pa.Schema
 
 def declare_stateful_map(
     name: str,
-    source: TableSpec,
-    key: Sequence[str],
+    inputs: MapInputs,
     function: Callable[..., Any],
     schema: Columns,
     state: Columns | None = None,
     *,
     per: str = Per.ROW,
-    order_by: Sequence[str] = (),
     timezone: str,
 ) -> StatefulMapOp:
     """:func:`stateful_map_op` from a user's declaration. state: ``None`` for any plain value.
@@ -50,7 +48,7 @@ def declare_stateful_map(
         sent, kept = pickled(AnyState(function), about), ANY_STATE
     else:
         sent, kept = pickled(function, about), declared_columns(state, f"{about}: state", timezone)
-    return stateful_map_op(name, source, key, sent, rows, kept, per=per, order_by=order_by)
+    return stateful_map_op(name, inputs, sent, rows, kept, per=per)
 
 
 def check_arguments(function: Callable[..., Any], per: str, about: str) -> None:

@@ -314,7 +314,9 @@ class Backfill:
         writer = replace(writer, table=dated(table))
         sources = [manifest.whole_runs(table) for manifest in manifests]
         for manifest, runs in zip(manifests, rewrite_runs(self._spark, sources, writer), strict=True):
-            self._lake.supplement(lake_channel(table.name, index), manifest.span, runs)
+            epoch = max((run.epoch for run in manifest.whole_runs(table)), default=0)
+            dated_runs = [replace(run, epoch=epoch) for run in runs]
+            self._lake.supplement(lake_channel(table.name, index), manifest.span, dated_runs)
 
     def stop(self) -> None:
         """End the work under way, and begin no other; it continues when the app next starts."""

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from upriver.arguments import names
 from upriver.errors import ClusterError, LakeError, ProtocolError, UnsupportedSql, UserError
+from upriver.plan.explain import CALLED_ONCE
 from upriver.plan.plan import (
     DataflowPlan,
     FilterOp,
@@ -106,6 +107,18 @@ class CompiledView:
     functions: tuple[UserFunction, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class MapRelation:
+    """What a stateful map reads or gives, as a query. functions: of the user's, that some expression calls."""
+
+    relation: Relation
+    functions: tuple[UserFunction, ...] = ()
+
+    @classmethod
+    def of_table(cls, table: TableSpec) -> "MapRelation":
+        return cls(Relation(Scan(table.name), (), table.schema))
+
+
 def declare_view(
     name: str,
     sql: str,
@@ -130,13 +143,25 @@ def declare(
     key: str | Sequence[str],
     tables: Mapping[str, TableSpec],
     analyser: Analyser,
-    maps: Mapping[str, Relation] = MappingProxyType({}),
+    maps: Mapping[str, MapRelation] = MappingProxyType({}),
 ) -> DataflowPlan:
-    """Compile a view that Spark has analysed. source: of a DataFrame, a FrameSource. maps: the rows of stateful maps
-    that it may read, by name. Raises as :func:`declare_view`."""
+    """Compile a view that Spark has analysed, and plan it. Arguments and errors as of :func:`declared_view`."""
+    return declared_view(source, analysed, key, tables, analyser, maps)[1]
+
+
+def declared_view(
+    source: Source,
+    analysed: Analysed,
+    key: str | Sequence[str],
+    tables: Mapping[str, TableSpec],
+    analyser: Analyser,
+    maps: Mapping[str, MapRelation] = MappingProxyType({}),
+) -> tuple[CompiledView, DataflowPlan]:
+    """Compile a view that Spark has analysed: as a query, and as a dataflow. source: of a DataFrame, a FrameSource.
+    maps: the rows of stateful maps that it may read, by name. Raises as :func:`declare_view`."""
     with _faults_told(source.view, source.sql):
         view = compiled(source, analysed, tables, analyser, maps=maps)
-        return planned(view, key, tables)
+        return view, planned(view, key, tables)
 
 
 @contextmanager
@@ -166,17 +191,19 @@ def compiled(
     tables: Mapping[str, TableSpec],
     analyser: Analyser,
     rules: Mapping[str, Rule] = RULES,
-    maps: Mapping[str, Relation] = MappingProxyType({}),
+    maps: Mapping[str, MapRelation] = MappingProxyType({}),
 ) -> CompiledView:
     """Compile what Spark has analysed. Raises UnsupportedSql, DeclarationError."""
     _check_columns(source, analysed.schema)
     try:
         functions = UserFunctions(analyser.functions)
-        translation = Translation(source, analyser.timezone, tables, functions, rules, maps)
+        given = {name: rows.relation for name, rows in maps.items()}
+        translation = Translation(source, analyser.timezone, tables, functions, rules, given)
         root = read(analysed.plan, analyser.timezone, source.places if isinstance(source, FrameSource) else None)
         relation = relation_of(translation, root, analysed.schema.names)
         relation = with_curves(all_numbered(relation), analyser.curve)
-        called = _called(relation, functions.called)
+        of_maps = (function for rows in maps.values() for function in rows.functions)
+        called = _called(relation, dict.fromkeys([*functions.called, *of_maps]))
     except RecursionError as error:
         raise _too_deep(source) from error
     for ours, field in zip(relation.schema, analysed.schema, strict=True):
@@ -309,12 +336,17 @@ MAP_OF = "stateful_map of "
 """The beginning of a stateful map's description, in the place of a view's SQL."""
 
 
-def mapped_rows(op: StatefulMapOp, source: TableSpec) -> Relation:
-    """The rows that a user's function gives for the rows of a table."""
-    return Relation(op, (Relation(Scan(source.name), (), source.schema),), op.output)
+def mapped_rows(op: StatefulMapOp, sources: Sequence[MapRelation]) -> MapRelation:
+    """The rows that a user's function gives for the rows of these sources."""
+    functions = dict.fromkeys(one for source in sources for one in source.functions)
+    return MapRelation(Relation(op, tuple(source.relation for source in sources), op.output), tuple(functions))
 
 
-def mapped_view(name: str, op: StatefulMapOp, source: TableSpec) -> DataflowPlan:
-    """The view of these rows."""
-    regions = plan_regions(name, mapped_rows(op, source), op.key, {source.name: source})
-    return DataflowPlan(name, f"{MAP_OF}{source.name}", op.key, op.output, regions)
+def mapped_view(name: str, rows: MapRelation, tables: Mapping[str, TableSpec]) -> DataflowPlan:
+    """The view of these rows, which a stateful map gives."""
+    op = rows.relation.op
+    assert isinstance(op, StatefulMapOp)
+    with _faults_told(name, ""):
+        regions = plan_regions(name, rows.relation, op.key, tables)
+    words = f"{MAP_OF}{', '.join(source.name for source in op.sources)}"
+    return DataflowPlan(name, words, op.key, op.output, regions, CALLED_ONCE, rows.functions)

@@ -18,19 +18,19 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from upriver.errors import CorruptFile
 from upriver.hashing import Hashes
 from upriver.ids import VnodeId
+from upriver.plan.row_order import EPOCH_COLUMN, ORDER_COLUMNS
 from upriver.state.span import TimeSpan
 from upriver.state.vectors import spread
 from upriver.vnodes import offsets_by_vnode
 
 HASH_COLUMN = "hash64"
-EPOCH_COLUMN = "upriver epoch"
-"""The last column of merged runs: the epoch of each row. Only what rewrites runs reads it."""
-RESERVED_COLUMNS = (HASH_COLUMN, EPOCH_COLUMN)
+RESERVED_COLUMNS = frozenset({HASH_COLUMN, *ORDER_COLUMNS})
 """Names that no column of a table has, in lower case."""
 CHECKSUM = "xxh3_64"
 BLOCK_BYTES = 4 << 10
@@ -51,7 +51,8 @@ class RunInfo:
     is 0 for a run that is older than blocks: such a run is only an Arrow file, and ``checksum`` covers all of it. span:
     of a table with retention; ``None`` if it is not known, or no row has a time. task: of the batch that wrote it: runs
     of one task have no key in common but at their ends, and are listed in order; runs of two tasks may have the same
-    keys.
+    keys. epoch: of its rows, if a segment names it as the batch wrote it; 0: that of its manifest, or a merged run,
+    whose rows have theirs in the last column.
     """
 
     path: str
@@ -62,6 +63,7 @@ class RunInfo:
     block_bytes: int = 0
     span: TimeSpan | None = None
     task: int = 0
+    epoch: int = 0
 
     @property
     def blocks(self) -> int:
@@ -83,6 +85,7 @@ class RunInfo:
             "block_bytes": self.block_bytes,
             **({} if self.span is None else {"span": self.span.to_json()}),
             **({"task": self.task} if self.task else {}),
+            **({"epoch": self.epoch} if self.epoch else {}),
         }
 
     @classmethod
@@ -98,6 +101,7 @@ class RunInfo:
             json.get("block_bytes", 0),
             TimeSpan.from_json(json.get("span")),
             json.get("task", 0),
+            json.get("epoch", 0),
         )
 
     def rows_of(self, vnodes: Iterable[VnodeId]) -> int:
@@ -155,9 +159,11 @@ def run_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(HASH_COLUMN, pa.uint64(), nullable=False), *schema])
 
 
-def dated_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of a table, and each row's epoch; null in the rows of a run that is not merged."""
-    return schema.append(pa.field(EPOCH_COLUMN, pa.uint32()))
+def dated_rows(rows: pa.RecordBatch, epoch: int) -> pa.RecordBatch:
+    """Rows with the column of their epochs at the end; those of a run that is not merged are of this epoch."""
+    place = rows.num_columns - 1
+    epochs = pc.fill_null(rows.column(place), pa.scalar(epoch, pa.uint32()))
+    return rows.set_column(place, rows.schema.field(place), epochs)
 
 
 def without_epochs(schema: pa.Schema) -> pa.Schema:

@@ -104,7 +104,8 @@ class Epochs:
             return
         self.progress.count_read(event.channel, len(event.batch))
         for region, port in self._regions.fed_by[event.channel]:
-            self._distributors.route(region, RowsArrived(rows=Portion(event.epoch, port, event.batch)))
+            batch = event.batch if (region, port) in self._regions.dated_ports else event.batch.undated
+            self._distributors.route(region, RowsArrived(rows=Portion(event.epoch, port, batch)))
 
     def epoch_read(self, event: EpochRead) -> None:
         """All of this worker's slices were read."""

@@ -14,7 +14,7 @@ from upriver.errors import ProtocolError
 from upriver.ids import Channel, Epoch, VnodeId, WorkerId
 from upriver.partial.cone import Cone
 from upriver.partial.partial_region import PartialRegion
-from upriver.plan.plan import DataflowPlan, RegionPlan
+from upriver.plan.plan import DataflowPlan, LakeEdge, RegionPlan
 from upriver.protocol.messages import Assign
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import Strategy
@@ -41,6 +41,14 @@ class Regions:
         """The shard of every region, by name."""
         self.fed_by: dict[Channel, list[tuple[str, int]]] = {}
         """The regions that each channel feeds, each with the port."""
+        self.dated_ports = frozenset(
+            (region.name, port)
+            for plan in event.plans
+            for region in plan.spread
+            for port, entry in enumerate(region.inputs)
+            if isinstance(entry.edge, LakeEdge) and entry.edge.is_dated
+        )
+        """The ports whose rows have their epochs. If one port of a channel does, its rows are read with them."""
         self.views: Mapping[str, pa.Schema] = {plan.name: plan.key_schema for plan in event.plans}
         """The key of each view, by the view's name: the key of its last region, which lookups read."""
         self.depths: Mapping[str, int] = {name: depth for plan in event.plans for name, depth in plan.stages.items()}

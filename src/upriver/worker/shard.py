@@ -421,8 +421,8 @@ class Shard:
 
     def _begin(self, epoch: Epoch) -> None:
         """What changes from now on changes in this epoch."""
-        if (pending := self.pending) is not None:
-            pending.begin(epoch)
+        if isinstance(self.region, Region):
+            self.region.begin(epoch)
 
     def changes(self, at: Epoch) -> ChangedRows | None:
         """The changes through this epoch, whose end is now, that the log does not have; ``None`` if the view fails."""

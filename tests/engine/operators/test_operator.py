@@ -34,7 +34,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "join": lambda: Join(JOIN, SCHEMA, OTHER, ["k"], ["k2"], DuckDbEvaluator()),
     "groups": lambda: Grouped(GROUPS, SCHEMA, ["k"]),
     "latest": lambda: Latest(ops.LatestOp(("k",), ("x",), None), SCHEMA, ["k"], DuckDbEvaluator()),
-    "stateful map": lambda: StatefulMap(recall_op(SCHEMA, ["k"], Per.ROW), SCHEMA, ["k"]),
+    "stateful map": lambda: StatefulMap(recall_op(SCHEMA, ["k"], Per.ROW), [SCHEMA], ["k"]),
 }
 ROW = (1, 1, "a")
 

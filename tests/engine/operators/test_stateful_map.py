@@ -20,7 +20,7 @@ from upriver.plan.plan import Per
 @pytest.mark.parametrize("per", list(Per))
 def test_what_is_dropped_and_what_is_replaced_gives_its_memory_back(per: Per) -> None:
     source = pa.schema([("k", pa.int64()), ("s", pa.string())])
-    operator = StatefulMap(recall_op(source, ["k"], per), source, ["k"], pace=CompactionPace(16, 4))
+    operator = StatefulMap(recall_op(source, ["k"], per), [source], ["k"], pace=CompactionPace(16, 4))
     most = []
     for turn in range(60):
         # 16 keys begin with each turn and have a row in each of four, after which their states are dropped.
@@ -41,7 +41,7 @@ COUNT = pa.schema([("n", pa.int64())])
 
 
 def counter() -> StatefulMap:
-    return StatefulMap(map_op(counting, SOURCE, ["k"], COUNT, COUNT), SOURCE, ["k"])
+    return StatefulMap(map_op(counting, SOURCE, ["k"], COUNT, COUNT), [SOURCE], ["k"])
 
 
 def test_the_output_is_the_key_then_what_the_function_gives() -> None:
@@ -99,10 +99,10 @@ def test_an_op_that_contradicts_itself_is_refused(key: list[str], routing: list[
     source = pa.schema([("k", pa.int64()), ("s", pa.string())])
     op = replace(map_op(counting, source, ["k"], COUNT, COUNT), key=tuple(key))
     with pytest.raises(ProtocolError, match=message):
-        StatefulMap(op, source, routing)
+        StatefulMap(op, [source], routing)
 
 
 def test_a_function_whose_module_is_not_here_is_told_by_name() -> None:
     op = replace(map_op(counting, SOURCE, ["k"], COUNT, COUNT), function=b"cno_such_module\nf\n.")
     with pytest.raises(DeclarationError, match="No module named 'no_such_module'"):
-        StatefulMap(op, SOURCE, ["k"])
+        StatefulMap(op, [SOURCE], ["k"])

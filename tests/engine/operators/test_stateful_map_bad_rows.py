@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY, Row, batch_of, plain_rows
 
-from upriver.engine.operators.stateful_map import BisectedCalls, Given, Made, StatefulMap
+from upriver.engine.operators.map_calls import BisectedCalls, Given, Made
+from upriver.engine.operators.stateful_map import StatefulMap
 from upriver.engine.stateful import ANY_STATE, AnyState
 from upriver.errors import RowError
 from upriver.plan.plan import Per
@@ -70,7 +71,7 @@ FORMS: dict[Per, tuple[Callable[..., Any], pa.Schema]] = {
 def stateful_map(per: Per) -> StatefulMap:
     function, state = FORMS[per]
     return StatefulMap(
-        Op(("k",), pickle.dumps(function), per, state, pa.schema([SOURCE.field("k"), *GIVES])), SOURCE, ("k",)
+        Op(("k",), pickle.dumps(function), per, state, pa.schema([SOURCE.field("k"), *GIVES])), [SOURCE], ("k",)
     )
 
 
@@ -90,7 +91,7 @@ def test_all_is_as_if_bad_rows_had_never_come(batches: list[list[Row]], per: Per
     operator = stateful_map(per)
     counts: dict[Any, int] = {}
     for rows in batches:
-        given_out, left_out, errors = operator.apply_good(batch_of(SOURCE, rows, ["k"]))
+        given_out, left_out, errors = operator.apply_good([batch_of(SOURCE, rows, ["k"])])
         good, bad = good_and_bad(rows, per)
         expected: dict[Any, list[Row]] = {}
         for key, v in good:
@@ -107,7 +108,7 @@ def test_all_is_as_if_bad_rows_had_never_come(batches: list[list[Row]], per: Per
 
 def test_each_row_is_told_with_its_own_error() -> None:
     rows = [("a", 1), ("a", RAISES), ("a", 2), ("b", MISFITS), ("a", RAISES), ("b", 1)]
-    made, left_out, errors = stateful_map(Per.ROW).apply_good(batch_of(SOURCE, rows, ["k"]))
+    made, left_out, errors = stateful_map(Per.ROW).apply_good([batch_of(SOURCE, rows, ["k"])])
     told = [error for row, error in zip(plain_rows(left_out), errors, strict=True) if row == ("a", RAISES)]
     first, second = told
     assert "ValueError: three after [1] (line " in first

@@ -50,7 +50,7 @@ def states_of(count: int) -> pa.RecordBatch:
 def outcome(per: Per, bad: Callable[..., Any]) -> tuple[str, RowError]:
     """What is said when a function does ``bad`` to the second batch."""
     HERE.update(fine=FINE[per], bad=bad)
-    operator = StatefulMap(map_op(misbehaving, SOURCE, ["k"], STATE, OUTPUT, per), SOURCE, ["k"])
+    operator = StatefulMap(map_op(misbehaving, SOURCE, ["k"], STATE, OUTPUT, per), [SOURCE], ["k"])
     operator.apply(0, batch_of(SOURCE, [("old", 1, None)], ["k"]))
     batch = batch_of(SOURCE, [("old", 2, None), ("new", 3, None), ("bad", BAD, None)], ["k"])
     hashes = np.unique(batch.hash64)
@@ -155,7 +155,7 @@ def mixed(key: str, rows: pa.RecordBatch, state: Any) -> Any:
 
 
 def test_rows_of_a_key_may_be_plain_or_arrows() -> None:
-    operator = StatefulMap(map_op(mixed, SOURCE, ["k"], STATE, OUTPUT, Per.KEY), SOURCE, ["k"])
+    operator = StatefulMap(map_op(mixed, SOURCE, ["k"], STATE, OUTPUT, Per.KEY), [SOURCE], ["k"])
     rows = [(key, 0, None) for key, count in {"a": 1, "b": 2, "c": 3, "d": 2, "e": 3}.items() for _ in range(count)]
     output = operator.apply(0, batch_of(SOURCE, rows, ["k"]))
     given = sorted((row["k"], row["who"], int(row["total"])) for row in output.rows.to_pylist())
@@ -167,7 +167,7 @@ def wrong_at_last(key: str, rows: pa.RecordBatch, state: Any) -> Any:
 
 
 def test_the_key_at_fault_is_told_whatever_came_before() -> None:
-    operator = StatefulMap(map_op(wrong_at_last, SOURCE, ["k"], STATE, OUTPUT, Per.KEY), SOURCE, ["k"])
+    operator = StatefulMap(map_op(wrong_at_last, SOURCE, ["k"], STATE, OUTPUT, Per.KEY), [SOURCE], ["k"])
     batch = batch_of(SOURCE, [(key, 0, None) for key in ("a", "b", "b", "c", "c", "c", "d")], [])
     with pytest.raises(RowError, match=r"for the key 'c' .* column total of the output row: 0\.5 is not a Decimal"):
         operator.apply(0, batch)
@@ -175,7 +175,7 @@ def test_the_key_at_fault_is_told_whatever_came_before() -> None:
 
 def test_keys_of_a_batch_may_be_an_arrow_array() -> None:
     HERE.update(fine=lambda keys, rows, states: (pa.array([0, 0]), ROWS, states_of(1)))
-    operator = StatefulMap(map_op(misbehaving, SOURCE, ["k"], STATE, OUTPUT, Per.BATCH), SOURCE, ["k"])
+    operator = StatefulMap(map_op(misbehaving, SOURCE, ["k"], STATE, OUTPUT, Per.BATCH), [SOURCE], ["k"])
     output = operator.apply(0, batch_of(SOURCE, [("a", 1, None)], ["k"]))
     assert [(row["k"], row["who"]) for row in output.rows.to_pylist()] == [("a", "x"), ("a", "y")]
 
@@ -190,7 +190,7 @@ def changed_in_place(key: str, row: Any, state: Any) -> Any:
 
 def test_a_state_that_is_changed_from_outside_is_not_the_one_that_is_kept() -> None:
     HERE.clear()
-    operator = StatefulMap(map_op(changed_in_place, SOURCE, ["k"], STATE, OUTPUT), SOURCE, ["k"])
+    operator = StatefulMap(map_op(changed_in_place, SOURCE, ["k"], STATE, OUTPUT), [SOURCE], ["k"])
     for rows in ([("a", 1, None), ("a", 2, None)], [("a", 3, None)]):
         operator.apply(0, batch_of(SOURCE, rows, ["k"]))
         HERE["kept"][-1].append(777)
@@ -203,7 +203,7 @@ def of_two(key: Any, row: Any, state: Any) -> Any:
 
 
 def test_a_key_of_several_columns_is_a_named_tuple() -> None:
-    operator = StatefulMap(map_op(of_two, SOURCE, ["k", "day"], STATE, OUTPUT), SOURCE, ["k", "day"])
+    operator = StatefulMap(map_op(of_two, SOURCE, ["k", "day"], STATE, OUTPUT), [SOURCE], ["k", "day"])
     output = operator.apply(0, batch_of(SOURCE, [("a", 1, None), ("a", 2, None)], ["k", "day"]))
     assert output.rows.column("who").to_pylist() == [
         "Key(k='a', day=None) None",
