@@ -32,6 +32,7 @@ from upriver.lake.spans import EpochSpan, cover, due, newest_rewrite, opened, si
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.provenance import lake_edges
 from upriver.plan.retention import Retain
+from upriver.plan.row_order import dated_schema
 from upriver.protocol.coordinator_events import EpochPublished
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.state.span import TimeSpan
@@ -97,7 +98,10 @@ class FakeLake:
         self._retained: list[Mapping[str, Retention]] = [{}]
         """By epoch, from 0 on: at its end."""
         self._changes: dict[tuple[EpochSpan, Epoch], Mapping[Channel, SimulatedRun]] = {}
-        self._indexes = {edge.channel: (edge.table, edge.index) for plan in plans for edge in lake_edges(plan)}
+        edges = [edge for plan in plans for edge in lake_edges(plan)]
+        self._indexes = {edge.channel: (edge.table, edge.index) for edge in edges}
+        self._dated = frozenset(edge.channel for edge in edges if edge.is_dated)
+        """The edges whose rows are read with their epochs."""
         self._constants = {
             channel: self._run_of(constant_rows(edge)) for plan in plans for channel, edge in plan.constants.items()
         }
@@ -131,7 +135,11 @@ class FakeLake:
     def publish(self, table: str, rows: pa.RecordBatch) -> Epoch:
         """One more epoch: rows of one table, as one micro-batch gives them, on each edge of that table."""
         edges = {channel: index for channel, (source, index) in self._indexes.items() if source == table}
-        self._epochs.append({channel: self._run(rows, index) for channel, index in edges.items()})
+        epoch = pa.repeat(pa.scalar(self.published + 1, pa.uint32()), rows.num_rows)
+        dated = pa.RecordBatch.from_arrays([*rows.columns, epoch], schema=dated_schema(rows.schema))
+        self._epochs.append(
+            {channel: self._run(dated if channel in self._dated else rows, index) for channel, index in edges.items()}
+        )
         self._came.append((table, rows))
         retain = self._retains.get(table)
         span = None if retain is None else TimeSpan.of(rows.column(retain.column))
@@ -261,7 +269,7 @@ class FakeLake:
         merged = rows.take(pa.array(order)).append_column("hash", pa.array(hashes[order]))
         if retention is not None:
             merged = remaining(merged, table, retention.column, retention.cut)
-        return self._run_of(Batch(merged.select(table.schema.names), merged.column("hash").to_numpy()))
+        return self._run_of(Batch(merged.select(rows.schema.names), merged.column("hash").to_numpy()))
 
     def collect(self, horizon: Epoch, is_read: Callable[[EpochSpan], bool]) -> None:
         """Forget what segments up to the horizon have. is_read: whether a reader may need the epochs of a segment
@@ -317,7 +325,7 @@ class FakeLake:
         """All rows on one edge, after one epoch and through another: by hash64, then in order."""
         parts = [self.of(span) for span in self.spans(through, after, as_of)]
         mine = [NO_ROWS[self._indexes[channel][0]], *(part[channel].batch for part in parts if channel in part)]
-        rows = pa.concat_batches([batch.rows for batch in mine])
+        rows = pa.concat_batches([batch.undated.rows for batch in mine])
         hash64 = np.concatenate([batch.hash64 for batch in mine])
         order = np.argsort(hash64, kind="stable")
         return Batch(rows.take(pa.array(order)), hash64[order])
@@ -343,6 +351,10 @@ class FakeLake:
         cut = (pc.max(versions.column(retain.column)).as_py() or 0) - retain.interval
         times = rows.column(retain.column)
         return rows.filter(pc.fill_null(pc.greater(times, cut), True))
+
+    def published_rows(self, epoch: Epoch) -> tuple[str, pa.RecordBatch]:
+        """The table that has got rows with the epoch, and the rows."""
+        return self._came[epoch - 1]
 
     def rows_of(self, table: str, epoch: Epoch) -> pa.RecordBatch | None:
         """What the table has got with the epoch; ``None`` if it is another's."""

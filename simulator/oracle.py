@@ -13,9 +13,10 @@ from simulator.tables import BAD_ROWS, ORDERED, VALUES, Key, KeyHashes, hashes_o
 from upriver.engine.region import ALL_ROWS
 from upriver.ids import Epoch, FlowId, VnodeId, WorkerId
 from upriver.lake.spans import single
-from upriver.plan.plan import DataflowPlan
+from upriver.plan.plan import DataflowPlan, StatefulMapOp
 from upriver.protocol.messages import Assign, BeginStage, OpenEpoch
 from upriver.protocol.worker_events import EpochRead, RowsRead, TimeToSettle
+from upriver.sql.views import MAP_OF
 from upriver.vnodes import VnodeMap
 from upriver.worker.regions import BuildRegion
 from upriver.worker.serving import Serving
@@ -27,12 +28,13 @@ Rows = Mapping[Key, Sequence[Row]]
 
 
 def by_key(rows: pa.Table | pa.RecordBatch, plan: DataflowPlan) -> dict[Key, list[Row]]:
-    """Rows of a view, as Python values; of a view whose keys' rows come in no order, sorted."""
+    """Rows of a view, as Python values; of a view whose keys' rows come in no order, sorted. Those of a stateful map
+    come in order."""
     keys = zip(*(rows.column(column).to_pylist() for column in plan.key), strict=True)
     found: dict[Key, list[Row]] = {}
     for key, row in zip(keys, rows_in(rows), strict=True):
         found.setdefault(key, []).append(row)
-    if plan.name not in ORDERED:
+    if plan.name not in ORDERED and not plan.sql.startswith(MAP_OF):
         for of_key in found.values():
             of_key.sort(key=_place)
     return found
@@ -131,7 +133,7 @@ class Oracle:
 
 
 def _hashes_of(plan: DataflowPlan) -> Mapping[Key, int]:
-    if VALUES.keys() >= set(plan.key):
+    if VALUES.keys() >= set(plan.key) and not has_maps(plan):
         return hashes_of_keys(plan.key)
     return KeyHashes([plan.schema.field(column).type for column in plan.key])
 
@@ -150,6 +152,11 @@ def sql_answer(
     finally:
         for name in tables:
             database.unregister(name)
+
+
+def has_maps(plan: DataflowPlan) -> bool:
+    """Whether a user's function computes rows of it, of which no SQL knows."""
+    return any(isinstance(node.op, StatefulMapOp) for region in plan.regions for node in region.nodes)
 
 
 def bad_rows_of(view: str, table: str, rows: pa.Table | pa.RecordBatch) -> pa.Array | pa.ChunkedArray | None:
