@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import duckdb
@@ -21,7 +22,7 @@ from simulator.shared_analyser import SharedAnalyser
 from simulator.tables import OFFERS, TABLES, VIEWS, Key
 from upriver.engine.stateful import MapInputs, Readable, stateful_map_op
 from upriver.hashing import hash64
-from upriver.plan.plan import DataflowPlan, Per, TableSpec
+from upriver.plan.plan import DataflowPlan, Keep, Per, TableSpec
 from upriver.plan.source import Source
 from upriver.sql.views import MapRelation, compiled, declared_view, mapped_rows, mapped_view
 
@@ -169,9 +170,9 @@ class DeclaredGraph:
             self.readables[each.name] = Readable("the stateful map", each.name, op.output, upstream=op.key)
             self.keys[each.name] = pa.schema(list(op.output)[: len(op.key)])
 
-    def plans(self) -> tuple[DataflowPlan, ...]:
-        """Of all maps."""
-        return tuple(mapped_view(each.name, self._rows[each.name], SPECS) for each in self.maps)
+    def plans(self, keep: Mapping[str, Keep] = MappingProxyType({})) -> tuple[DataflowPlan, ...]:
+        """Of all maps. keep: by map, the rows that stay, if not all do."""
+        return tuple(mapped_view(each.name, self._rows[each.name], SPECS, keep.get(each.name)) for each in self.maps)
 
     def view(self, name: str, of: str) -> DataflowPlan:
         """A view in SQL of what a map gives, by numbers in its rows. of: the map."""

@@ -23,7 +23,8 @@ from upriver.client.rescale import Rescale
 from upriver.coordinator.control import WORKERS_DEFAULT
 from upriver.doors.doors import OpenDoors, listens_of
 from upriver.doors.gateway import Gateway
-from upriver.engine.stateful import MapInputs, Readable, in_order
+from upriver.engine.operators.map_rows import rows_schema
+from upriver.engine.stateful import MapInputs, Readable, in_order, keep_of
 from upriver.errors import DeclarationError, LakeInUse, NotReady, UnknownView, WaitTimeout
 from upriver.ids import Epoch
 from upriver.lake.address import Root
@@ -31,7 +32,7 @@ from upriver.lake.change_log import wait_begun, with_change_log
 from upriver.lake.control import find_control
 from upriver.lake.lake import Lake
 from upriver.lake.scan import prunable
-from upriver.logs import with_short_errors
+from upriver.logs import warn_caller, with_short_errors
 from upriver.net.server import listen_at, listen_for
 from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tokens
 from upriver.plan.explain import render, why_full
@@ -53,7 +54,7 @@ from upriver.spark.host import use_own_python
 from upriver.spark.leaves import Leaves
 from upriver.spark.loads import OnChange
 from upriver.spark.roots import check_stream_root, checked_root
-from upriver.spark.running_app import AppConfig, RunningApp
+from upriver.spark.running_app import AppConfig, RunningApp, changed_map
 from upriver.spark.runs import TASK_MEMORY
 from upriver.spark.scan import ScanRequest, load_changes
 from upriver.spark.session import check_session, spark_hosts
@@ -62,7 +63,7 @@ from upriver.spark.sources import check_stream, check_trigger
 from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_of_keys
 from upriver.spark.user_functions import Returns, declare_function
 from upriver.spark.view_frames import ViewFrames
-from upriver.sql.views import MAP_OF, MapRelation, declared_view, mapped_rows, mapped_view
+from upriver.sql.views import MAP_OF, MapRelation, declared_view, map_of, mapped_rows, mapped_view
 from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import VNODES_DEFAULT
 
@@ -325,7 +326,8 @@ class App:
             self._analyser.check_name("view", name)
             source: Source
             if isinstance(sql, DataFrame):
-                schemas = {view: plan.schema for view, plan in self._plans.items()}
+                schemas = {one: rows.relation.schema for one, rows in self._maps.items()}
+                schemas |= {view: plan.schema for view, plan in self._plans.items()}
                 source, definition = self._frames.given(name, sql, schemas)
             else:
                 source = Source(name, text(f"view {name!r}: sql", sql))
@@ -353,6 +355,10 @@ class App:
         state: Columns | None = None,
         per: str = Per.ROW,
         order_by: str | Sequence[str] = (),
+        keep: int | tuple[str, str | timedelta | int] | None = None,
+        on_bad_row: str = "fail",
+        changes: bool = False,
+        version: str | int | None = None,
         timeout: float = REPLAN_S_MAX,
     ) -> DataFrame:
         """Declare a view of what a Python function gives for each key's rows, in order, with a state for each key.
@@ -366,7 +372,13 @@ class App:
         func: gets a row, a key's rows, or many keys' rows at a time (``per``: ``"row"``, ``"key"``, ``"batch"``);
         docs/guide/stateful-maps.md says what it takes and gives, and in which order. schema: of the rows that it gives,
         behind the key's columns. state: of a key's state; ``None`` for any plain value. Both in Spark's DDL, or as a
-        schema. order_by: of the rows of a key in one micro-batch of a table. timeout: as for :meth:`view`.
+        schema. order_by: of the rows of a key in one micro-batch of a table.
+        keep: which rows stay: ``None``, all; a number, so many of each key, the last ones; a column and an interval,
+        such as ``("at", "30 days")``, those that are not older than a key's newest row by so much. What reads the map
+        gets every row. With 0, the map only feeds others, and cannot be looked up. on_bad_row: what happens to a row on
+        which the function fails: ``"fail"``, the map and what reads it fail; ``"set_aside"``, the row is left out, and
+        is in :meth:`rejected` of the map. changes: as for :meth:`view`. version: names the function's definition; by
+        default its code does. timeout: as for :meth:`view`.
         Raises DeclarationError, KeyTypeError; WaitTimeout.
         """
         about = f"stateful map {name!r}"
@@ -375,7 +387,7 @@ class App:
         if (sources is None) == (not source):
             raise DeclarationError(f"{about}: give either source=... with key=..., or sources={{name: key, ...}}")
         with self._declaring(timeout):
-            self._check_free("view", name)
+            self._check_free("stateful map", name)
             read = {source: key} if sources is None else dict(sources)
             found = [self._readable(about, one) for one in read]
             tables = self._ordered_tables(about, found, names(f"{about}: order_by", order_by))
@@ -387,13 +399,22 @@ class App:
                 schema,
                 state,
                 per=per,
+                version=version,
+                on_bad_row=on_bad_row,
                 timezone=self._analyser.timezone,
             )
+            rows = mapped_rows(op, [self._rows_of(one) for one in found])
+            plan = mapped_view(name, rows, {**self._tables, **tables}, keep_of(about, op.output, keep))
+            feeds_others_alone = keep == 0
+            if flag(f"{about}: changes", changes):
+                if feeds_others_alone:
+                    raise DeclarationError(f"{about}: with keep=0 it has no rows, and so no changes")
+                plan = with_change_log(plan)
             self._tables |= tables
             for table, spec in tables.items():
                 self._sources[table] = replace(self._sources[table], table=spec)
-            rows = mapped_rows(op, [self._rows_of(one) for one in found])
-            self._keep({**self._plans, name: mapped_view(name, rows, self._tables)}, timeout)
+            if not feeds_others_alone:
+                self._keep({**self._plans, name: plan}, timeout)
             self._maps[name] = rows
             self._frames.keep_map(name, op.output)
             return self._leaves.frame(name, op.output)
@@ -403,13 +424,13 @@ class App:
         if isinstance(name, str) and name in self._tables:
             return Readable.of_table(self._tables[name])
         if isinstance(name, str) and name in self._maps:
-            plan = self._plans[name]
-            return Readable("the stateful map", name, plan.schema, upstream=plan.key)
+            op = map_of(self._maps[name])
+            return Readable("the stateful map", name, op.output, upstream=op.key)
         if isinstance(name, str) and name in self._plans:
             return Readable("the view", name, self._plans[name].schema, changes=True)
         raise DeclarationError(
             f"{about}: there is no table, view or stateful map {name!r}; there are: "
-            f"{', '.join([*self._tables, *self._plans]) or 'none yet'}"
+            f"{', '.join(dict.fromkeys([*self._tables, *self._plans, *self._maps])) or 'none yet'}"
         )
 
     def _ordered_tables(self, about: str, found: Sequence[Readable], order_by: Sequence[str]) -> dict[str, TableSpec]:
@@ -464,7 +485,10 @@ class App:
         timeout: as for :meth:`view`. Raises UnknownView, WaitTimeout.
         """
         with self._declaring(timeout):
-            self._check_view(name)
+            if name not in self._maps or name in self._plans:
+                self._check_view(name)
+            if name in self._maps:
+                self._check_unread(name)
             self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
             self._maps.pop(name, None)
             self._relations.pop(name, None)
@@ -496,12 +520,29 @@ class App:
 
     def _check_view(self, name: str) -> None:
         """Raise UnknownView unless a view has that name."""
+        self._check_kept(name)
         if not isinstance(name, str) or name not in self._plans:
             reads = {view: plan.tables for view, plan in self._plans.items()}
             raise UnknownView.among(name, reads, self._tables)
 
+    def _check_kept(self, name: object) -> None:
+        """Raise UnknownView for a stateful map that keeps no rows."""
+        if isinstance(name, str) and name in self._maps and name not in self._plans:
+            raise UnknownView(f"stateful map {name!r} keeps no rows, for it has keep=0: look up what reads it")
+
+    def _check_unread(self, name: str) -> None:
+        """Raise DeclarationError if a view or another map reads a stateful map."""
+        readers = [_in_words(plan) for plan in self._plans.values() if plan.name != name and name in plan.maps]
+        readers += [
+            f"stateful map {one!r}"
+            for one, rows in self._maps.items()
+            if one not in self._plans and any(source.name == name for source in map_of(rows).sources)
+        ]
+        if readers:
+            raise DeclarationError(f"stateful map {name!r} is read by {', '.join(readers)}: drop what reads it first")
+
     def _check_free(self, what: str, name: str) -> None:
-        check_name(what, name, [*self._sources, *self._plans])
+        check_name(what, name, dict.fromkeys([*self._sources, *self._plans, *self._maps]))
 
     def _keep(self, plans: dict[str, DataflowPlan], timeout: float) -> None:
         """Make these the app's views, whether it runs or not."""
@@ -529,8 +570,9 @@ class App:
         wait: return only when the app is :attr:`ready`, too, within the same ``timeout``. If it is not ready by then,
         it is stopped, and NotReady says what is lacking; if a source fails for good meanwhile, such as a DataFrame
         whose rows have changed, IngestFailed says why. Without ``wait``, an UpriverWarning says why a source has failed
-        for good. Raises TooFewSlots, LakeInUse, NotWritten, DeclarationError if the lake holds something else,
-        ClusterError, BudgetExceeded.
+        for good. An UpriverWarning names each stateful map whose function is another than at the last start: its states
+        and rows, and those of what reads it, are computed anew. Raises TooFewSlots, LakeInUse, NotWritten,
+        DeclarationError if the lake holds something else, ClusterError, BudgetExceeded.
         """
         with self._declaring(timeout):
             return self._start(wait, timeout)
@@ -552,6 +594,8 @@ class App:
             with progress_shown("start") as told:
                 running.start(seconds("timeout", timeout), told)
             self._running_app = running
+            for name in running.changed_maps:
+                warn_caller(changed_map(name))
             self._client = connect(running.address, self.token)
             self._leaves.serve(running.leaf_reads)
             if waits:
@@ -656,6 +700,7 @@ class App:
         """
         running, computes = self._running(), flag("else_compute", else_compute)
         check_limits(limits)
+        self._check_kept(view)
         assert self._client is not None
         try:
             return self._client.lookup(view, keys, **limits)
@@ -691,6 +736,7 @@ class App:
         raises Spark's PythonException.
         """
         running = self._running()
+        self._check_kept(view)
         if not isinstance(view, str) or view not in self._tables:
             running.check_view(view)  # fails here for an unknown or failed view, and not in the action
             assert self._client is not None
@@ -749,12 +795,17 @@ class App:
         self._client.evict(view, keys)
 
     def rejected(self, table: str) -> DataFrame:
-        """The rows of a table that were set aside, each once: ``epoch``, ``view``, ``error``, and the row as ``row``.
+        """The rows that were set aside, each once: ``epoch``, ``view``, ``error``, and the row as ``row``. table: its
+        name, or that of a stateful map, whose rows are as its function gets them.
 
         A row that is bad for two views is there for each of them. Each action on the DataFrame reads the rows at that
         moment, among them all rows up to the epoch that ``wait`` returns. The app need not run. Raises DeclarationError
         for a table that is not declared.
         """
+        if isinstance(table, str) and table in self._maps:
+            op, inputs = map_of(self._maps[table]), self._maps[table].relation.inputs
+            rows = TableSpec(table, rows_schema(op, [part.schema for part in inputs]), ())
+            return read_rejected(self._spark, self._config.root, rows)
         self._check_table(table)
         return read_rejected(self._spark, self._config.root, self._tables[table])
 

@@ -3,6 +3,7 @@ that ``plan/row_order.py`` says, and so gives what one process gives that follow
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from simulator.dataflow_world import DataflowWorld
 from simulator.map_graphs import SPECS, DeclaredGraph, OneProcess, drawn_graph
 from simulator.tables import TABLES, Key, RowSource
 from upriver.engine.expressions import Evaluator
+from upriver.plan.plan import Keep
 
 SPANS_MAX, EPOCHS_MAX, ROWS_MAX = 3, 3, 8
 
@@ -41,7 +43,8 @@ def play(seed: int, evaluator: Evaluator) -> None:
     oracle = OneProcess(graph)
     for span in spans:
         oracle.run(span)
-    for plan in graph.plans():
+    keep = {each.name: one for each in graph.maps if (one := drawn_keep(rng, each.name)) is not None}
+    for plan in graph.plans(keep):
         world = DataflowWorld(plan, SPECS, evaluator, Random(seed))
         for span in spans:
             world.run_span(span)
@@ -49,8 +52,20 @@ def play(seed: int, evaluator: Evaluator) -> None:
         for row in world.scan().to_pylist():
             values = tuple(row.values())
             found.setdefault(values[: len(plan.key)], []).append(values[len(plan.key) :])
-        expected = {key: rows for key, rows in oracle.made[plan.name].items() if rows}
+        made = {key: rows for key, rows in oracle.made[plan.name].items() if rows}
+        expected = {key: kept(rows, keep.get(plan.name)) for key, rows in made.items()}
         assert found == expected, f"play({seed}): {plan.name} of {graph.maps}"
+
+
+def drawn_keep(rng: Random, name: str) -> Keep | None:
+    return rng.choice([None, Keep(1), Keep(3), Keep(None, f"n_{name}", 2)])
+
+
+def kept(rows: list[tuple[Any, ...]], keep: Keep | None) -> list[tuple[Any, ...]]:
+    """rows: of one key; the second column is that by which some stay."""
+    if keep is None or keep.rows is not None:
+        return rows if keep is None else rows[-(keep.rows or 0) :]
+    return [row for row in rows if row[1] > max(row[1] for row in rows) - keep.interval]
 
 
 def drawn_spans(rng: Random) -> list[Sequence[dict[str, pa.RecordBatch]]]:

@@ -67,5 +67,5 @@ def test_a_table_without_retention_has_none() -> None:
 )
 def test_wrong_input_is_one_error_that_names_the_table(given: object, says: str) -> None:
     with pytest.raises(DeclarationError, match=says) as found:
-        retain_of("t", SCHEMA, given)
-    assert str(found.value).startswith("table 't': retain=")
+        retain_of("table 't': retain=...", SCHEMA, given)
+    assert str(found.value).startswith("table 't': retain=...")

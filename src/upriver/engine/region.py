@@ -32,14 +32,14 @@ from upriver.engine.operators.aggregate import Aggregate
 from upriver.engine.operators.clock_tests import ClockTests
 from upriver.engine.operators.gather import Gather
 from upriver.engine.operators.operator import ExpressionEvaluator, Operator, Stateful, concatenated, consolidated
-from upriver.engine.operators.rows import RowCounts, Rows
+from upriver.engine.operators.rows import RecentRows, RowCounts, Rows
 from upriver.engine.operators.stateful_map import StatefulMap
 from upriver.engine.operators.view import CompactedViewStore, LongRead, Store, View
 from upriver.engine.pending_changes import ChangedRows, PendingChanges
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import HASH64_MAX, Hashes, hash64
 from upriver.ids import Epoch
-from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, RegionPlan, SendEdge, ViewStore
+from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, Node, RegionPlan, SendEdge, StatefulMapOp, ViewStore
 from upriver.plan.provenance import table_rows
 from upriver.plan.routing import found_in, routings
 from upriver.state.vectors import Mask, Positions, key_set
@@ -155,11 +155,18 @@ class Gate:
         self._aside: list[SetAside] = []
         come = {rows.number: rows.table for rows in table_rows(region) if rows.table in self._sets_aside}
         self.operators = tuple(
-            _FilteringMap(operator, view.name, come[node.inputs[0]], self._aside)
-            if isinstance(operator, StatefulMap) and node.inputs[0] in come and len(node.inputs) == 1
-            else operator
+            self._filtering(view.name, node, operator, come)
             for operator, node in zip(operators, region.nodes, strict=True)
         )
+
+    def _filtering(self, view: str, node: Node, operator: Operator, come: Mapping[int, str]) -> Operator:
+        """The operator; of a stateful map, one that sets rows aside if it must. come: tables by the numbers of rows."""
+        if not isinstance(operator, StatefulMap):
+            return operator
+        assert isinstance(node.op, StatefulMapOp)
+        of_table = come.get(node.inputs[0]) if len(node.inputs) == 1 else None
+        name = node.op.name if node.op.sets_aside else of_table
+        return operator if name is None else _FilteringMap(operator, view, name, self._aside)
 
     def let_in(self, number: int, flowing: Flowing) -> None:
         """Keep bad rows out if a table's rows come into the region with this number. Add what nodes make of the good
@@ -188,7 +195,8 @@ class Gate:
 
 
 class _FilteringMap:
-    """A stateful map as an operator that sets aside the rows on which the function fails."""
+    """A stateful map as an operator that sets aside the rows on which the function fails: as rows of a table, or under
+    the map's own name."""
 
     __slots__ = ("_aside", "_map", "_table", "_view")
 
@@ -678,5 +686,7 @@ def _pending(view: DataflowPlan, store: ViewStore, source: pa.Schema) -> Pending
 
 def _store_of(plan: ViewStore, source: pa.Schema) -> Store:
     if plan.aggregate is None:
+        if plan.keep is not None:
+            return RecentRows(source, plan.key, plan.keep)
         return RowCounts(source, plan.key) if plan.retracts else Rows(source, plan.key)
     return Aggregate(plan.aggregate, source, plan.key)

@@ -6,13 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from upriver.arguments import as_spelled
+from upriver.arguments import as_spelled, at_least
 from upriver.engine.operators.map_rows import CHANGE_COLUMN, SOURCE_COLUMN
 from upriver.engine.operators.plain_rows import Misfit, plain_values, shown
 from upriver.engine.plain_state import KINDS, decode_state, encode_state
 from upriver.errors import DeclarationError
 from upriver.hashing import check_hashable
-from upriver.plan.plan import MapSource, Per, StatefulMapOp, TableSpec
+from upriver.plan.plan import Keep, MapSource, Per, StatefulMapOp, TableSpec
+from upriver.plan.retention import retain_of
 from upriver.plan.row_order import ORDER_COLUMNS
 from upriver.plan.types import same_type, spark_name
 
@@ -132,17 +133,22 @@ def stateful_map_op(
     state: pa.Schema = ANY_STATE,
     *,
     per: str = Per.ROW,
+    definition: str = "",
+    on_bad_row: str = "fail",
 ) -> StatefulMapOp:
     """The operator of the view ``name``. docs/guide/stateful-maps.md says what the function takes and gives.
 
     function: pickled by cloudpickle; of an :class:`AnyState`, if the state is not declared. schema: of the rows that
-    the function gives, which follow the key's columns. per: ``"row"``, ``"key"`` or ``"batch"``.
+    the function gives, which follow the key's columns. per: ``"row"``, ``"key"`` or ``"batch"``. definition: as
+    :class:`StatefulMapOp` has it. on_bad_row: ``"fail"`` or ``"set_aside"``.
 
     Raises DeclarationError, KeyTypeError.
     """
     about = f"stateful map {name!r}"
     if per not in list(Per):
         raise DeclarationError(f"{about}: per={per!r}; it is one of {', '.join(map(repr, map(str, Per)))}")
+    if on_bad_row not in ("fail", "set_aside"):
+        raise DeclarationError(f"{about}: on_bad_row={on_bad_row!r}; it is 'fail' or 'set_aside'")
     if per == Per.BATCH and state is ANY_STATE:
         raise DeclarationError(f"{about}: per='batch' needs a state with columns: declare state=...")
     inputs = inputs.checked(about)
@@ -153,7 +159,31 @@ def stateful_map_op(
     output = pa.schema([*keys, *(pa.field(field.name, field.type) for field in schema)])
     columns = pa.schema([pa.field(field.name, field.type) for field in state])
     sources = tuple(MapSource(one.name, by, one.upstream, one.changes) for one, by in inputs.sources)
-    return StatefulMapOp(key, function, Per(per), columns, output, sources, inputs.tells_source, name=name)
+    return StatefulMapOp(
+        key,
+        function,
+        Per(per),
+        columns,
+        output,
+        sources,
+        inputs.tells_source,
+        name=name,
+        definition=definition,
+        sets_aside=on_bad_row == "set_aside",
+    )
+
+
+def keep_of(about: str, schema: pa.Schema, given: Any) -> Keep | None:
+    """Which rows of a stateful map stay, as the user declares it: ``None`` for all, a number of rows of each key, or a
+    column and an interval. schema: of the map's rows. Raises DeclarationError."""
+    if given is None:
+        return None
+    if isinstance(given, tuple | list):
+        retain = retain_of(f"{about}: keep={given!r}", schema, given)
+        if retain is None or retain.interval is None:
+            raise DeclarationError(f'{about}: keep={given!r} has no interval; give one, such as keep=("at", "30 days")')
+        return Keep(None, retain.column, retain.interval)
+    return Keep(at_least(f"{about}: keep", given, 0))
 
 
 def in_order(source: TableSpec, order_by: Sequence[str], about: str) -> TableSpec:

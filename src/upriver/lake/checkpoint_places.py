@@ -13,7 +13,7 @@ import xxhash
 
 from upriver.lake.checkpoints import newest, places
 from upriver.lake.lake import Lake
-from upriver.plan.plan import DataflowPlan, ExchangeEdge, Input
+from upriver.plan.plan import DataflowPlan, ExchangeEdge, Input, Node, StatefulMapOp
 from upriver.plan.provenance import lake_edges
 from upriver.plan.used_columns import with_used_columns
 from upriver.protocol.plans import plan_to_json
@@ -67,8 +67,21 @@ def _without_names(plan: DataflowPlan) -> DataflowPlan:
             return entry
         return replace(entry, edge=replace(edge, region=edge.region.removeprefix(plan.name)))
 
+    def nameless_map(node: Node) -> Node:
+        op = node.op
+        if not isinstance(op, StatefulMapOp):
+            return node
+        sources = op.sources if op.tells_source else tuple(replace(source, name="") for source in op.sources)
+        return replace(node, op=replace(op, name="", sources=sources))
+
     regions = tuple(
-        replace(region, name=region.name.removeprefix(plan.name), inputs=tuple(map(nameless, region.inputs)), why="")
+        replace(
+            region,
+            name=region.name.removeprefix(plan.name),
+            inputs=tuple(map(nameless, region.inputs)),
+            nodes=tuple(map(nameless_map, region.nodes)),
+            why="",
+        )
         for region in plan.regions
     )
     full_because = None if plan.full_because is None else ""

@@ -201,8 +201,8 @@ class RejectedWriter:
         return max(0.0, self._again_at - self._now()) if self._owed else math.inf
 
     def assign(self, tables: Iterable[TableSpec]) -> None:
-        """Allow rows of these tables to be set aside from now on."""
-        self._rejected = {table.name: Rejected(self._lake, table) for table in tables}
+        """Allow rows of these tables to be set aside from now on, too, and those that stateful maps get."""
+        self._rejected |= {table.name: Rejected(self._lake, table) for table in tables}
 
     def set_aside(self, action: SetRowsAside) -> None:
         """Write the rows, now or as soon as possible. Raises NotWritten if too many writes wait already."""

@@ -504,6 +504,8 @@ class StatefulMapOp:
     sources: of the inputs, in order; ``()``: one, whose rows are only added, come in order, and have the key's columns.
     tells_source: the function's rows are those of all inputs, with all their columns, behind the names of the source
     and of the kind of change. Without that, the only input's changes have their kind before their columns.
+    definition: differs for functions that do not do the same; empty: ``function`` tells.
+    sets_aside: the rows on which the function fails are set aside, under the map's name.
     is_ordered: its rows go to another map, and have the columns of ``given_schema`` (``plan/row_order.py``).
     """
 
@@ -516,6 +518,8 @@ class StatefulMapOp:
     tells_source: bool = False
     is_ordered: bool = False
     name: str = ""
+    definition: str = ""
+    sets_aside: bool = False
 
     @property
     def inputs(self) -> tuple[MapSource, ...]:
@@ -647,13 +651,23 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Which rows of a stateful map stay: of each key the last ``rows``; or those whose ``column`` is less than
+    ``interval``, in its unit, before the key's newest."""
+
+    rows: int | None = None
+    column: str = ""
+    interval: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ViewStore:
     """How the last region of a view keeps the rows for lookups.
 
     key: the kept columns that are the routing key, in its order. aggregate: the store keeps groups of the rows that
     come; ``None``: it keeps the rows. having: a predicate over kept rows, applied by each read; ``None`` for none.
     output: the view's columns, computed from kept rows by each read. retracts: whether rows that come may be taken
-    back. Without retractions, rows stay in the order in which they came.
+    back. Without retractions, rows stay in the order in which they came. keep: which of them stay; ``None``: all.
     """
 
     key: tuple[str, ...]
@@ -661,6 +675,7 @@ class ViewStore:
     having: str | None
     output: Projection
     retracts: bool = False
+    keep: Keep | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -822,6 +837,12 @@ class DataflowPlan:
         """The tables that it reads, directly or through other views."""
         edges = (entry.edge for region in self.regions for entry in region.inputs)
         return tuple(sorted({edge.table for edge in edges if isinstance(edge, LakeEdge)}))
+
+    @cached_property
+    def maps(self) -> Mapping[str, str]:
+        """The stateful maps whose rows it computes, each with the definition of its function."""
+        nodes = (node for region in self.regions for node in region.nodes)
+        return {node.op.name: node.op.definition for node in nodes if isinstance(node.op, StatefulMapOp)}
 
     @property
     def depth(self) -> int:

@@ -28,6 +28,7 @@ from upriver.plan.plan import (
     Input,
     JoinKind,
     JoinOp,
+    Keep,
     LakeEdge,
     LatestOp,
     Node,
@@ -313,12 +314,17 @@ def _missing(step: Step, key: Key) -> str:
 
 
 def plan_regions(
-    name: str, relation: Relation, key: Sequence[str], tables: Mapping[str, TableSpec], sql: str | Source = ""
+    name: str,
+    relation: Relation,
+    key: Sequence[str],
+    tables: Mapping[str, TableSpec],
+    sql: str | Source = "",
+    keep: Keep | None = None,
 ) -> tuple[RegionPlan, ...]:
     """The regions of a view, each after those that feed it; the last one has the store, and the view's name.
 
     key: columns of the relation, in any case. tables: all that the relation reads. sql: the view's, or its source, for
-    the places in messages; empty for a view without SQL.
+    the places in messages; empty for a view without SQL. keep: of a stateful map.
 
     Raises UnsupportedSql if rows that belong together cannot be routed to one place, DeclarationError for an invalid
     key.
@@ -339,6 +345,7 @@ def plan_regions(
                 "another column."
             )
     kept, store = _stored(root, wanted, output)
+    store = replace(store, keep=keep)
     last = _Draft(why_looked_up(tuple(key)), name)
     return _Regions(name, StepKeys(kept, tables), tables).planned(last, kept, store)
 

@@ -30,7 +30,7 @@ _UNITS_US = MappingProxyType(
     }
 )
 _PART = re.compile(r"(\d+)\s*([a-z]+)")
-_EXAMPLE = 'give a column and an interval, such as retain=("at", "30 days")'
+_EXAMPLE = 'give a column and an interval, such as ("at", "30 days")'
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Retain:
     words: str
 
 
-def retain_of(table: str, schema: pa.Schema, given: object) -> Retain | None:
-    """The retention that a user declares; ``None`` for none. schema: of the table. Raises DeclarationError."""
+def retain_of(about: str, schema: pa.Schema, given: object) -> Retain | None:
+    """The retention that a user declares; ``None`` for none. about: begins the message of an error. schema: of the
+    rows. Raises DeclarationError."""
     if given is None:
         return None
-    about = f"table {table!r}: retain={given!r}"
     if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[0], str):
         raise DeclarationError(f"{about}: {_EXAMPLE}")
     (column,), interval = as_spelled(given[:1], schema.names), given[1]

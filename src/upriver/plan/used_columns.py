@@ -5,12 +5,23 @@ from dataclasses import replace
 import pyarrow as pa
 
 from upriver.plan.column_names import columns_in
-from upriver.plan.plan import DataflowPlan, FilterOp, Input, LakeEdge, Node, Op, ProjectOp, RegionPlan, UnionOp
+from upriver.plan.plan import (
+    DataflowPlan,
+    FilterOp,
+    Input,
+    LakeEdge,
+    Node,
+    Op,
+    ProjectOp,
+    RegionPlan,
+    StatefulMapOp,
+    UnionOp,
+)
 
 
 def with_used_columns(plan: DataflowPlan) -> DataflowPlan:
-    """The plan without the unused columns of its tables: another such column does not change it. For comparison only:
-    rows that workers read have all columns."""
+    """The plan without the unused columns of its tables: another such column does not change it. The functions of
+    stateful maps are told by their definitions, and not by their bytes. For comparison only."""
     return replace(plan, regions=tuple(_with_used_columns(region) for region in plan.regions))
 
 
@@ -46,6 +57,8 @@ def _input(entry: Input, used: set[str]) -> Input:
 
 
 def _node(node: Node, used: set[str]) -> Node:
+    if isinstance(node.op, StatefulMapOp) and node.op.definition:
+        return replace(node, op=replace(node.op, function=b""))
     return replace(node, schema=_part(node.schema, used)) if isinstance(node.op, FilterOp | UnionOp) else node
 
 

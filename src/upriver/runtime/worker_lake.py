@@ -15,6 +15,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import assert_never
 
+from upriver.engine.operators.map_rows import rows_set_aside
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch, FlowId
 from upriver.lake.change_writer import ChangeWriter
@@ -121,7 +122,7 @@ class WorkerLake:
         if event.checkpoints is not None:
             self._places[flow] = event.checkpoints
         self._changes.assign(event.worker)
-        self._rejected.assign(record.tables)
+        self._rejected.assign([*record.tables, *(rows for plan in event.plans for rows in rows_set_aside(plan))])
 
     def _begin(self, flow: FlowId, pieces: Iterator[Piece]) -> Reading:
         if self._lake.files.is_remote:

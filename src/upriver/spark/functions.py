@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from upriver.engine.stateful import ANY_STATE, AnyState, MapInputs, stateful_map_op
 from upriver.errors import DeclarationError
 from upriver.plan.plan import Per, StatefulMapOp
+from upriver.spark.definitions import definition_of
 from upriver.spark.schema import in_arrow
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
@@ -33,9 +34,12 @@ def declare_stateful_map(
     state: Columns | None = None,
     *,
     per: str = Per.ROW,
+    version: str | int | None = None,
+    on_bad_row: str = "fail",
     timezone: str,
 ) -> StatefulMapOp:
-    """:func:`stateful_map_op` from a user's declaration. state: ``None`` for any plain value.
+    """:func:`stateful_map_op` from a user's declaration. state: ``None`` for any plain value. version: in place of the
+    function's code, says whether it is another one.
 
     timezone: the session's, which must run if columns are in DDL. Raises DeclarationError, KeyTypeError.
     """
@@ -48,7 +52,10 @@ def declare_stateful_map(
         sent, kept = pickled(AnyState(function), about), ANY_STATE
     else:
         sent, kept = pickled(function, about), declared_columns(state, f"{about}: state", timezone)
-    return stateful_map_op(name, inputs, sent, rows, kept, per=per)
+    if version is not None and (isinstance(version, bool) or not isinstance(version, str | int)):
+        raise DeclarationError(f"{about}: version={version!r}: give a text or a whole number")
+    definition = definition_of(function, version)
+    return stateful_map_op(name, inputs, sent, rows, kept, per=per, definition=definition, on_bad_row=on_bad_row)
 
 
 def check_arguments(function: Callable[..., Any], per: str, about: str) -> None:

@@ -109,6 +109,14 @@ class AppConfig:
     function_timeout_s: float = FUNCTION_TIMEOUT_S
 
 
+def changed_map(name: str) -> str:
+    """What a start says of a stateful map with another function than at the last start."""
+    return (
+        f"stateful map {name!r} has another function than when the app was last started: its states and rows, and "
+        "those of what reads it, are computed anew from the tables' rows"
+    )
+
+
 class RunningApp:
     """One app's running parts. ``start`` once, ``stop`` once."""
 
@@ -138,6 +146,8 @@ class RunningApp:
         self._background: list[ClockTicks | Compactor | ChangeUpkeep] = []
         """What goes on beside ingest and the workers."""
         self._supervisor = self._tables.supervisor
+        self.changed_maps: list[str] = []
+        """The stateful maps whose function is another than at the last start."""
 
     @property
     def address(self) -> str:
@@ -180,6 +190,7 @@ class RunningApp:
         settings = checked_settings(self._spark)
         declared = LakeRecord(self._config.vnodes, self._tables.specs, self._indexes(), settings)
         self._lake = OwnedLake(self._config.root, declared, self._facts())
+        self.changed_maps = self._changed_maps(self._lake)
         found = self._plan_placement(self._lake)  # another driver may have had the root a moment ago
         self._control = ControlKeeper(self._lake, found, self._begun_with)
         repaired = replace_damaged(self._lake)
@@ -365,7 +376,20 @@ class RunningApp:
             "process": os.getpid(),
             "started_at": time.time(),
             "set_aside": self._tables.set_aside,
+            "maps": self._maps,
         }
+
+    @property
+    def _maps(self) -> dict[str, str]:
+        """The stateful maps, each with the definition of its function."""
+        return {name: definition for plan in self._plans for name, definition in plan.maps.items()}
+
+    def _changed_maps(self, lake: OwnedLake) -> list[str]:
+        before = lake.maps_before()
+        changed = [name for name, definition in self._maps.items() if before.get(name, definition) != definition]
+        for name in changed:
+            _LOG.warning("%s", changed_map(name))
+        return changed
 
     def _complete_indexes(self, lake: OwnedLake, declared: LakeRecord) -> Backfill:
         """Give the tables their declared indexes that they lack, before any process reads or writes."""

@@ -77,7 +77,7 @@ def declared_table(
         key=_columns(name, "key", key, schema) or unique,
         order_by=_columns(name, "order_by", order_by, schema),
         primary_key=unique,
-        retain=retain_of(name, schema, retain),
+        retain=retain_of(f"table {name!r}: retain={retain!r}", schema, retain),
     )
     _check(table, deletes)
     if deletes is None:

@@ -27,6 +27,7 @@ from upriver.plan.plan import (
     DataflowPlan,
     FilterOp,
     JoinOp,
+    Keep,
     ProjectOp,
     Scan,
     StatefulMapOp,
@@ -336,17 +337,24 @@ MAP_OF = "stateful_map of "
 """The beginning of a stateful map's description, in the place of a view's SQL."""
 
 
+def map_of(rows: MapRelation) -> StatefulMapOp:
+    """The map that gives these rows."""
+    assert isinstance(rows.relation.op, StatefulMapOp)
+    return rows.relation.op
+
+
 def mapped_rows(op: StatefulMapOp, sources: Sequence[MapRelation]) -> MapRelation:
     """The rows that a user's function gives for the rows of these sources."""
     functions = dict.fromkeys(one for source in sources for one in source.functions)
     return MapRelation(Relation(op, tuple(source.relation for source in sources), op.output), tuple(functions))
 
 
-def mapped_view(name: str, rows: MapRelation, tables: Mapping[str, TableSpec]) -> DataflowPlan:
-    """The view of these rows, which a stateful map gives."""
-    op = rows.relation.op
-    assert isinstance(op, StatefulMapOp)
+def mapped_view(
+    name: str, rows: MapRelation, tables: Mapping[str, TableSpec], keep: Keep | None = None
+) -> DataflowPlan:
+    """The view of these rows, which a stateful map gives. keep: which of them stay."""
+    op = map_of(rows)
     with _faults_told(name, ""):
-        regions = plan_regions(name, rows.relation, op.key, tables)
+        regions = plan_regions(name, rows.relation, op.key, tables, keep=keep)
     words = f"{MAP_OF}{', '.join(source.name for source in op.sources)}"
     return DataflowPlan(name, words, op.key, op.output, regions, CALLED_ONCE, rows.functions)

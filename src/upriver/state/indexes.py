@@ -607,6 +607,11 @@ class Fanout:
         positions, members = self._pair_index.find(owners)
         return owners, self._index.hashes[owners[positions]], members
 
+    def members(self, owners: Slots) -> tuple[Positions, Slots]:
+        """All members linked to each of these owners: the owner's position in ``owners``, and the member; sorted by
+        both."""
+        return self._pair_index.find(owners)
+
     def hashes_between(self, least: int, most: int) -> Hashes:
         """The hashes, in no particular order, of keys that have a member that counts."""
         return self._index.hashes[self._tally.of_those_held(self._index.between(least, most))]

@@ -17,7 +17,7 @@ from upriver.protocol.messages import (
 )
 from upriver.protocol.peers import Portion
 from upriver.protocol.rules import Rules
-from upriver.protocol.worker_events import AllStateRead, EpochRead, ReadEpoch, RowsRead, TimeToSettle
+from upriver.protocol.worker_events import AllStateRead, EpochRead, ReadEpoch, RowsRead, SetRowsAside, TimeToSettle
 from upriver.worker.changes import ChangeParts
 from upriver.worker.checkpoints import CheckpointParts
 from upriver.worker.distributors import Distributors
@@ -235,6 +235,9 @@ class Epochs:
             if left <= 0 or not self._regions.shards[region].region.unsettled:
                 continue
             rows, outgoing = self._regions.shards[region].settle(epoch, left)
+            for aside in self._regions.shards[region].region.left_out():
+                if self._rules.worker_set_aside_at_once:
+                    self._output.add(SetRowsAside(epoch=epoch, aside=aside, after=self.progress.after(epoch)))
             counts.settled[region] += rows
             left -= rows
             for out in outgoing:

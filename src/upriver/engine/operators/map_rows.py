@@ -5,7 +5,7 @@ the columns of all, behind the name of the source and the kind of change. Change
 net, and get their kinds by the map's key.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from upriver.engine.operators.topk import SortKey, in_order
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Epoch
-from upriver.plan.plan import MapSource, StatefulMapOp
+from upriver.plan.plan import DataflowPlan, MapSource, StatefulMapOp, TableSpec
 from upriver.plan.row_order import EPOCH_COLUMN, SEQUENCE_COLUMN, UPSTREAM_COLUMN, has_order, without_order
 from upriver.state.columns import canonical, cells_of
 from upriver.state.indexes import first_equal
@@ -45,6 +45,15 @@ def rows_schema(op: StatefulMapOp, sources: Sequence[pa.Schema]) -> pa.Schema:
         for field in without_order(source):
             fields.setdefault(field.name, pa.field(field.name, field.type))
     return pa.schema(list(fields.values()))
+
+
+def rows_set_aside(plan: DataflowPlan) -> Iterator[TableSpec]:
+    """What the stateful maps of a view set aside: rows as their functions get them, under the maps' names."""
+    for region in plan.regions:
+        schemas = [*(entry.schema for entry in region.inputs), *(node.schema for node in region.nodes)]
+        for node in region.nodes:
+            if isinstance(node.op, StatefulMapOp) and node.op.sets_aside:
+                yield TableSpec(node.op.name, rows_schema(node.op, [schemas[number] for number in node.inputs]), ())
 
 
 @dataclass(frozen=True, slots=True)

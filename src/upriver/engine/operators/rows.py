@@ -3,6 +3,8 @@
 Rows: if no row is ever taken back, a view keeps its rows, for each key in order of arrival. Rows are numbered as they
 come and lie in columns addressed by that number. A :class:`Fanout` knows the rows of each routing key.
 
+RecentRows: of a stateful map that is to keep few rows. A key whose rows go is written anew with those that stay.
+
 RowCounts: if rows may be taken back, a view keeps each different row once, and its count. All columns together find a
 row, so taking one back costs the same however many rows its key has. Rows are in no order. Equal rows are one *entry*,
 which is read as often as its count says.
@@ -18,9 +20,11 @@ from upriver.engine.batch import Batch
 from upriver.engine.operators.operator import check_new, part_of
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes
+from upriver.plan.plan import Keep
 from upriver.state.columns import array_of, cells_of, column_of
 from upriver.state.indexes import Entries, Fanout
-from upriver.state.vectors import Positions, Slots, Tally, Vector
+from upriver.state.span import TIME_MIN, times_of
+from upriver.state.vectors import Mask, Positions, Slots, Tally, Vector, run_lengths, run_starts
 
 
 class Rows:
@@ -115,6 +119,43 @@ class Rows:
 
     def _key(self, batch: Batch) -> list[pa.Array]:
         return [batch.rows.column(name) for name in self._routing]
+
+
+class RecentRows(Rows):
+    """Of each key the rows that ``keep`` names."""
+
+    __slots__ = ("_keep",)
+
+    def __init__(self, source: pa.Schema, routing: Sequence[str], keep: Keep) -> None:
+        super().__init__(source, routing)
+        self._keep = keep
+
+    def apply(self, batch: Batch) -> None:
+        super().apply(batch)
+        owners, hashes, rows = self._fanout.with_hash(np.unique(batch.hash64))
+        owner_of_row, _ = self._fanout.members(owners)
+        stays = self._stays(owner_of_row, rows)
+        changed = np.unique(owner_of_row[~stays])
+        if not changed.size:
+            return
+        again = stays & np.isin(owner_of_row, changed)
+        columns = [column.take(rows[again]) for column in self._columns.values()]
+        gone = rows[np.isin(owner_of_row, changed)]
+        self.held -= len(gone)
+        self._present.cells[gone] = False
+        self._fanout.forget(owners[changed])
+        self._add(Batch(pa.RecordBatch.from_arrays(columns, schema=self.schema), hashes[again]))
+
+    def _stays(self, owners: Positions, rows: Slots) -> Mask:
+        """Which rows stay. owners: a number for each row's key, ascending."""
+        starts = run_starts(owners)
+        lengths = run_lengths(starts, len(owners))
+        if self._keep.rows is not None:
+            after = np.repeat(starts + lengths, lengths) - np.arange(len(owners))  # 1 for the last row of a key
+            return after <= self._keep.rows
+        times, known = times_of(self._columns[self._keep.column].take(rows))
+        newest = np.maximum.reduceat(np.where(known, times, TIME_MIN), starts) if len(starts) else times
+        return ~known | (times > np.repeat(newest, lengths) - self._keep.interval)
 
 
 class RowCounts:

@@ -1,0 +1,215 @@
+"""Stateful maps that feed each other, on Spark: the document's own graph, and what a map may be declared with."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from upriver.app import App
+from upriver.errors import DeclarationError, UnknownView, UpriverWarning
+
+pytestmark = pytest.mark.spark
+
+ORDERS = "customer STRING, item STRING, seq BIGINT, amount BIGINT"
+USERS = "name STRING, version BIGINT, town STRING"
+
+
+def in_tuples(rows: Any) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in rows.to_pylist()]
+
+
+def write(rows: Any, path: Path) -> None:
+    rows.coalesce(1).write.mode("append").parquet(str(path))
+
+
+def orders(spark: Any, first: int, last: int) -> Any:
+    return (
+        spark.range(first, last)
+        .selectExpr("concat('c', id % 5)", "concat('i', id % 3)", "id", "id * 7 % 11")
+        .toDF("customer", "item", "seq", "amount")
+    )
+
+
+def spent(customer: str, order: Any, total: int | None) -> tuple[list[tuple[str, int]], int]:
+    """Region A of the document: an order adds to its customer's total, and is told by its item."""
+    total = (total or 0) + order.amount
+    return [(order.item, total)], total
+
+
+def seen(item: str, row: Any, state: list[Any] | None) -> tuple[list[tuple[int, str]], list[Any]]:
+    """Region B: what an item has seen so far, in order."""
+    state = [*(state or []), f"{row.customer}:{row.total}"]
+    return [(len(state), ",".join(state))], state
+
+
+def told(key: str, row: Any, count: int | None) -> tuple[list[tuple[str, str, str]], int]:
+    return [(row.source, row.change_type, repr(tuple(row)[2:]))], (count or 0) + 1
+
+
+def picky(customer: str, row: Any, count: int | None) -> tuple[list[tuple[int, int]], int]:
+    if row.total % 10 == 3:
+        raise ValueError(f"{row.total} is odd")
+    return [((count or 0) + 1, row.total)], (count or 0) + 1
+
+
+def app_on(spark: Any, path: Path, **more: Any) -> App:
+    app = App(spark, str(path / "lake"), workers=2, vnodes=16)
+    stream = spark.readStream.schema(ORDERS).option("maxFilesPerTrigger", 1).parquet(str(path / "orders"))
+    app.table("orders", stream, key="customer", order_by="seq")
+    app.stateful_map("totals", source="orders", key="customer", func=spent, schema="item STRING, total BIGINT", **more)
+    return app
+
+
+def expected(first: int, last: int) -> dict[str, list[str]]:
+    """What ``items`` gives for orders in batches of one file, by item: the last row's text. Rows of one epoch come by
+    the hash of the customer, which a run of one order at a time does not ask for."""
+    totals: dict[str, int] = {}
+    lines: dict[str, list[str]] = {}
+    for number in range(first, last):
+        customer, item = f"c{number % 5}", f"i{number % 3}"
+        totals[customer] = totals.get(customer, 0) + number * 7 % 11
+        lines.setdefault(item, []).append(f"{customer}:{totals[customer]}")
+    return lines
+
+
+def test_the_documents_graph_goes_on_through_rescales_and_restarts(spark: Any, tmp_path: Path) -> None:
+    for number in range(20):
+        write(orders(spark, number, number + 1), tmp_path / "orders")
+    for turn, workers in enumerate((3, 2)):
+        app = app_on(spark, tmp_path)
+        app.stateful_map("items", source="totals", key="item", func=seen, schema="n INT, history STRING")
+        app.view("longest", "SELECT item, max(n) AS n FROM items GROUP BY item", key="item")
+        with app:
+            app.start()
+            app.rescale(workers)
+            last = 20 + 10 * (turn + 1)
+            for number in range(last - 10, last):
+                write(orders(spark, number, number + 1), tmp_path / "orders")
+            app.wait(timeout=120)
+            for item, lines in expected(0, last).items():
+                rows = app.lookup("items", [item]).to_pylist()
+                assert [row["n"] for row in rows] == list(range(1, len(lines) + 1))
+                assert rows[-1]["history"] == ",".join(lines)
+                assert app.lookup("longest", [item]).to_pylist() == [{"item": item, "n": len(lines)}]
+            assert "stateful map items per row of totals by (item)" in app.explain("items")
+
+
+def test_a_map_reads_tables_maps_and_views_together(spark: Any, tmp_path: Path) -> None:
+    write(orders(spark, 0, 10), tmp_path / "orders")
+    app = app_on(spark, tmp_path)
+    users = spark.createDataFrame([("c1", 1, "Ulm"), ("c1", 2, "Bonn")], USERS)
+    app.table("users", users, primary_key="name", order_by="version")
+    app.view("sums", "SELECT customer AS who, sum(amount) AS sum FROM orders GROUP BY customer", key="who")
+    sources = {"orders": "customer", "totals": "customer", "users": "name", "sums": "who"}
+    app.stateful_map("all", sources=sources, func=told, schema="src STRING, kind STRING, row STRING", keep=50)
+    app.stateful_map(
+        "moves",
+        source="users",
+        key="name",
+        func=lambda key, row, state: ([(row.change_type, row.town)], None),
+        schema="kind STRING, town STRING",
+    )
+    with app:
+        app.start()
+        app.wait(timeout=120)
+        assert in_tuples(app.lookup("moves", ["c1"])) == [("c1", "insert", "Bonn")]
+        found = [row[1:3] for row in in_tuples(app.lookup("all", ["c1"]))]
+        assert sorted(found) == sorted(
+            [("orders", "insert")] * 2 + [("totals", "insert")] * 2 + [("sums", "insert"), ("users", "insert")]
+        )
+        of_orders = [row[3] for row in in_tuples(app.lookup("all", ["c1"])) if row[1] == "orders"]
+        assert of_orders[0].startswith("('c1', 'i1', 1, 7, None")
+        write(orders(spark, 16, 17), tmp_path / "orders")
+        app.wait(timeout=120)
+        assert [row[1:3] for row in in_tuples(app.lookup("all", ["c1"]))][-4:] == [
+            ("orders", "insert"),
+            ("totals", "insert"),
+            ("sums", "update_preimage"),
+            ("sums", "update_postimage"),
+        ]
+
+
+def test_rows_on_which_a_map_fails_are_set_aside_and_few_rows_are_kept(spark: Any, tmp_path: Path) -> None:
+    write(orders(spark, 0, 30), tmp_path / "orders")
+    app = app_on(spark, tmp_path, keep=0)
+    schema = "n BIGINT, total BIGINT"
+    app.stateful_map(
+        "good", source="totals", key="customer", func=picky, schema=schema, on_bad_row="set_aside", keep=2, changes=True
+    )
+    app.stateful_map(
+        "recent",
+        source="good",
+        key="customer",
+        func=lambda key, row, state: ([(row.n,)], None),
+        schema="n BIGINT",
+        keep=("n", 2),
+    )
+    app.stateful_map("strict", source="totals", key="customer", func=picky, schema=schema)
+    with app:
+        app.start()
+        app.wait(timeout=120)
+        totals: dict[str, int] = {}
+        good: dict[str, list[int]] = {}
+        bad = []
+        for number in range(30):
+            customer = f"c{number % 5}"
+            totals[customer] = totals.get(customer, 0) + number * 7 % 11
+            (good.setdefault(customer, []) if totals[customer] % 10 != 3 else bad).append(totals[customer])
+        assert bad
+        assert sorted(row["row"]["total"] for row in app.rejected("good").collect() if row["view"] == "good") == sorted(
+            bad
+        )
+        (one, *_) = app.rejected("good").collect()
+        assert "ValueError" in one["error"]
+        assert one["row"].asDict().keys() == {"customer", "item", "total"}
+        for customer, kept in good.items():
+            numbered = list(enumerate(kept, start=1))
+            assert [row[1:] for row in in_tuples(app.lookup("good", [customer]))] == numbered[-2:]
+            assert [row[1] for row in in_tuples(app.lookup("recent", [customer]))] == [n for n, _ in numbered[-2:]]
+        with pytest.raises(Exception, match="stateful map 'strict': the function raised ValueError"):
+            app.lookup("strict", ["c1"])
+        for what in (app.lookup, app.read):
+            with pytest.raises(UnknownView, match="'totals' keeps no rows, for it has keep=0"):
+                what("totals", **({} if what == app.read else {"keys": ["c1"]}))
+        with pytest.raises(
+            DeclarationError, match="'totals' is read by stateful map 'good', .*drop what reads it first"
+        ):
+            app.drop_view("totals")
+        write(orders(spark, 30, 40), tmp_path / "orders")
+        app.wait(timeout=120)
+    rows = app.changes("good").writeStream.format("memory").queryName("good_changes").trigger(availableNow=True)
+    rows.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    kinds = {row["_change_type"] for row in spark.sql("SELECT * FROM good_changes").collect()}
+    assert {"insert"} < kinds
+
+
+def test_a_start_says_that_a_function_is_another_one(spark: Any, tmp_path: Path) -> None:
+    write(orders(spark, 0, 10), tmp_path / "orders")
+
+    def declared(step: int, version: str | None = None) -> App:
+        app = app_on(spark, tmp_path)
+        app.stateful_map(
+            "counts",
+            source="totals",
+            key="item",
+            func=lambda key, row, n: ([((n or 0) + step,)], (n or 0) + step),
+            schema="n BIGINT",
+            version=version,
+        )
+        return app
+
+    def warned(app: App) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught, app:
+            warnings.simplefilter("always")
+            app.start()
+            app.wait(timeout=120)
+            assert max(row["n"] for row in app.lookup("counts", ["i1"]).to_pylist()) in (3, 6)
+        return [str(each.message) for each in caught if each.category is UpriverWarning]
+
+    assert warned(declared(1)) == []
+    assert warned(declared(1)) == []
+    (message,) = warned(declared(2))
+    assert message.startswith("stateful map 'counts' has another function than when the app was last started")
+    assert len(warned(declared(2, "a"))) == 1
+    assert warned(declared(1, "a")) == []
