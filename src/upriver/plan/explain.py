@@ -6,7 +6,7 @@ the routing key, so the lake finds them directly. Over an exchange edge they are
 those can be traced (``provenance.py``).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from textwrap import dedent
@@ -102,13 +102,27 @@ def explain(plan: DataflowPlan, tables: Mapping[str, TableSpec]) -> Explained:
             if (retain := tables[name].retain) is not None
         ],
         "functions": [{"name": one.name, "cost": _COSTS[one.form]} for one in plan.functions],
+        "graph": list(_graph(plan)),
     }
+
+
+def _graph(plan: DataflowPlan) -> Iterator[Explained]:
+    """Each way on which rows come to a stateful map. by: the columns by which its region's distributor gives rows to
+    workers; ``None``: the rows are computed in the same region."""
+    for region in plan.regions:
+        for node in region.nodes:
+            if isinstance(node.op, StatefulMapOp):
+                for source, number in zip(node.op.inputs, node.inputs, strict=True):
+                    entry = region.inputs[number] if number < len(region.inputs) else None
+                    by = None if entry is None else list(entry.edge.key)
+                    yield {"from": source.name, "by": by, "to": node.op.name}
 
 
 def render(explained: Mapping[str, Any]) -> str:
     """The text of an explanation."""
     lines = [f"view {explained['view']}, looked up by {listed(explained['key'])}", *_sql_lines(explained["sql"])]
     lines += [f"  ignored: {part}" for part in explained["ignored"]]
+    lines += [f"  {_way(way)}" for way in explained["graph"]]
     for region in explained["regions"]:
         lines += _rendered(region)
     for index in explained["indexes"]:
@@ -120,6 +134,13 @@ def render(explained: Mapping[str, Any]) -> str:
     ]
     lines += [f"  calls {each['name']}(), a Python function: {each['cost']}" for each in explained["functions"]]
     return "\n".join(lines)
+
+
+def _way(way: Mapping[str, Any]) -> str:
+    """As document 000 draws a graph."""
+    if way["by"] is None:
+        return f"[{way['from']}] --> [{way['to']}], in one region"
+    return f"[{way['from']}] --> [distributor by {', '.join(way['by'])}] --> [{way['to']}]"
 
 
 def _sql_lines(sql: str) -> list[str]:

@@ -14,6 +14,20 @@ const STRATEGIES = [
 const WORKERS_MAX = 1024;
 const GOING_ON = ["queued", "starting", "moving"];
 
+/** The keys of each region, over all workers. */
+function regions(workers) {
+  const found = new Map();
+  for (const each of workers) {
+    const sum = found.get(each.view) ?? { moved: 0, left: 0 };
+    sum.moved += each.keys_moved;
+    sum.left += each.keys_left;
+    found.set(each.view, sum);
+  }
+  if (!found.size) return null;
+  return table("Keys of each region", [["Region", false], ["Keys moved", true], ["Keys left", true]],
+    [...found].map(([region, sum]) => [region, count(sum.moved), count(sum.left)]));
+}
+
 export class RescalePanel {
   constructor(node, announce) {
     this.announce = announce;
@@ -41,14 +55,14 @@ export class RescalePanel {
   }
 
   showProgress(on, picture) {
-    const shown = on && { ...on, workers: undefined };
-    redraw(this.progress, [shown, picture.rescales_waiting], () => {
+    redraw(this.progress, [on, picture.rescales_waiting], () => {
       if (!on) return html("p", { class: "calm", text: `${plural(picture.workers.length, "worker")}. No rescale is under way.` });
       const share = on.vnodes_moving ? on.vnodes_moved / on.vnodes_moving : 0;
       return [
         html("p", { class: "rescale-now" }, html("strong", { text: `From ${on.from} to ${plural(on.to, "worker")}` }), ` by ${on.strategy}: ${on.state}${on.waits_for ? `, waits for ${on.waits_for}` : ""}`),
         html("progress", { max: 1, value: share, "aria-label": "Vnodes that have moved" }),
         html("p", { class: "calm", text: `${count(on.vnodes_moved)} of ${plural(on.vnodes_moving, "vnode")} · ${count(on.keys_moved)} keys moved, ${count(on.keys_left)} left · ${bytes(on.bytes_moved)} · ${seconds(on.seconds)} so far${on.seconds_left === null ? "" : `, about ${seconds(on.seconds_left)} left`}` }),
+        regions(on.workers),
         picture.rescales_waiting ? html("p", { class: "calm", text: `${plural(picture.rescales_waiting, "more rescale")} waiting.` }) : null,
       ];
     });
