@@ -14,6 +14,7 @@ from benchmarks.contestant import SOURCES
 from benchmarks.events import EventsSpec
 from benchmarks.evolve import is_right, measure_evolve
 from benchmarks.evolve_command import add_evolve, evolve_options, render_evolve
+from benchmarks.graph import GraphOptions, measure_graph
 from benchmarks.hotkey import measure_hotkey
 from benchmarks.hotkey_command import add_hotkey, hotkey_options, render_hotkey
 from benchmarks.idle import IdleOptions, measure_idle, render_idle
@@ -43,6 +44,7 @@ from benchmarks.vote import measure_vote
 from benchmarks.vote_command import add_arguments, options_of, render_vote
 from upriver.client.rescale import STRATEGIES
 from upriver.errors import UserError
+from upriver.plan.plan import Per
 from upriver.protocol.strategies import Strategy
 from upriver.text import render_rows
 
@@ -65,6 +67,7 @@ def add_benchmarks(benchmarks: Any) -> None:
     add_lobsters(_benchmark(benchmarks, "lobsters", _lobsters, "a site's pages, on partial views and on full"))
     add_recovery(_benchmark(benchmarks, "recovery", _recovery, "a worker is killed: until all is as before"))
     add_hotkey(_benchmark(benchmarks, "hotkey", _hotkey, "a key of millions of rows: what others wait meanwhile"))
+    _add_graph(_benchmark(benchmarks, "graph", _graph, "two functions that feed each other, beside Spark's"))
     add_evolve(_benchmark(benchmarks, "evolve", _evolve, "views come and go: what lookups of others see meanwhile"))
     add_serving(_benchmark(benchmarks, "serving", _serving, "lookups of many callers, beside Redis"))
     _add_reads(_benchmark(benchmarks, "reads", _reads, "what it costs to check what is read of the lake"))
@@ -158,6 +161,60 @@ def _evolve(options: argparse.Namespace) -> int:
     measured = measure_evolve(evolve_options(options), _say())
     print(json.dumps(measured) if options.json else render_evolve(measured))
     return 0 if is_right(measured) else 1
+
+
+def _add_graph(parser: argparse.ArgumentParser) -> None:
+    number(parser, "--rows", 10_000_000, "rows of all files together")
+    number(parser, "--keys", 1_000_000, "keys of each function, uniform")
+    number(parser, "--files", 10, "Parquet files, one to a micro-batch")
+    number(parser, "--seed", 1, "of the rows")
+    parser.add_argument("--forms", nargs="*", choices=tuple(Per), default=tuple(Per), help="of the functions")
+    number(parser, "--workers", 2, "workers, before the rescale")
+    number(parser, "--to", 4, "workers after it; then back again")
+    number(parser, "--cores", None, "processors that each side may use, all together (default: as many as workers)")
+    number(parser, "--steady-s", 5, "seconds of steady load before each rescale")
+    parser.add_argument("--no-spark", action="store_true", help="without Spark's own way")
+    parser.add_argument("--no-rescale", action="store_true", help="without the rescale")
+
+
+def _graph(options: argparse.Namespace) -> int:
+    rescale = RescaleOptions(
+        keys=options.keys,
+        before=options.workers,
+        after=options.to,
+        strategies=(),
+        epoch_rows=1_000,
+        epochs_per_s=20,
+        lookups_per_s=200,
+        steady_s=options.steady_s,
+        has_spark=False,
+        batching=False,
+        picture=None,
+    )
+    asked = GraphOptions(
+        events=_events(options),
+        forms=tuple(map(str, options.forms)),
+        workers=options.workers,
+        cores=options.cores or min(options.workers, os.cpu_count() or 1),
+        has_spark=not options.no_spark,
+        rescale=None if options.no_rescale else rescale,
+    )
+    measured = measure_graph(asked, _say())
+    print(json.dumps(measured) if options.json else render_graph(measured))
+    return 0 if measured["right"] else 1
+
+
+def render_graph(measured: Mapping[str, Any]) -> str:
+    """The result of ``python -m benchmarks graph`` for a person."""
+    names = ["rows_per_s", "rows_per_cpu_s", "peak_mb"]
+    rows = [
+        [side, *(f"{figures[name]:,}" if name in figures else "" for name in names), figures.get("why", "")]
+        for side, figures in measured["sides"].items()
+    ]
+    lines = ["", render_rows(["", *names, "why not"], rows, [False, True, True, True, False])]
+    for way in ("there", "back") if measured["rescale"] else ():
+        lines.append(f"{way}: {json.dumps(measured['rescale'][way])}")
+    return "\n".join([*lines, "" if measured["right"] else "WRONG"])
 
 
 def _add_idle(parser: argparse.ArgumentParser) -> None:

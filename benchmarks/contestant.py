@@ -136,8 +136,8 @@ def _outcome(
     view, expected = view.persist(), spark.sql(TOTALS.replace(TABLE, "all_events")).persist()
     last = batches[-1]
     return ContestOutcome(
-        first_batch_at=_started_at(batches[0]),
-        last_batch_at=_started_at(last) + last.durationMs["triggerExecution"] / 1000,
+        first_batch_at=started_at(batches[0]),
+        last_batch_at=started_at(last) + last.durationMs["triggerExecution"] / 1000,
         reflected_at=reflected_at,
         batches=len(batches),
         view_rows=view.count(),
@@ -145,7 +145,7 @@ def _outcome(
     )
 
 
-def _started_at(batch: Any) -> float:
+def started_at(batch: Any) -> float:
     return datetime.fromisoformat(batch.timestamp).timestamp()
 
 

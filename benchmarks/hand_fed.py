@@ -71,6 +71,14 @@ class FedEpoch:
     at: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandFedPlan:
+    """A view that is planned already, such as a stateful map. tables: that it reads."""
+
+    plan: DataflowPlan
+    tables: tuple[TableSpec, ...]
+
+
 class HandFedApp:
     """Views on the lake at ``root``, kept by ``workers``. A context manager: up inside."""
 
@@ -79,7 +87,7 @@ class HandFedApp:
         spark: SparkSession,
         root: Path,
         workers: int,
-        views: Sequence[HandFedView] = (TOTALS_OF_EVENTS,),
+        views: Sequence[HandFedView | HandFedPlan] = (TOTALS_OF_EVENTS,),
         memory_budget: int | None = None,
     ) -> None:
         """memory_budget: bytes of the state of each worker; ``None`` for any."""
@@ -96,7 +104,9 @@ class HandFedApp:
         self._coordinator = CoordinatorLoop(machine, lambda worker: self._host.start(worker))
         self._published_at = 0.0
 
-    def _planned(self, view: HandFedView, analyser: SparkAnalyser) -> DataflowPlan:
+    def _planned(self, view: HandFedView | HandFedPlan, analyser: SparkAnalyser) -> DataflowPlan:
+        if isinstance(view, HandFedPlan):
+            return view.plan
         plan = declare_view(view.name, view.sql, view.key, self._tables, {}, analyser)
         return replace(plan, full_because=why_full(plan, view.partial, ()))
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.events import VIEW
-from benchmarks.hand_fed import HandFedApp
+from benchmarks.hand_fed import TOTALS_OF_EVENTS, HandFedApp, HandFedPlan, HandFedView
 from benchmarks.rescale_figures import (
     FedRows,
     LoadTrace,
@@ -163,12 +163,12 @@ def _measure_strategy(
     spark: SparkSession, options: RescaleOptions, strategy: str, say: Say
 ) -> tuple[dict[str, Any], tuple[LoadTrace, LoadTrace]]:
     say(f"{strategy}: {options.keys:,} keys, {options.before} -> {options.after} -> {options.before} workers")
-    with _app(spark, options, options.keys) as (app, client, load):
+    with loaded_app(spark, options, options.keys) as (app, client, load):
         with load:
             there = rescale_under(load, app, client, options.steady_s, options.after, strategy)
             back = rescale_under(load, app, client, options.steady_s, options.before, strategy)
             time.sleep(SETTLE_S + options.steady_s)
-        differing = _differing_keys(app, client, load, options.keys)
+        differing = differing_keys(app, client, load, options.keys)
     probes, fed = load.probes, load.fed
     ways = [way.figures(probes, fed) for way in (there, back)]
     wrong = wrong_answers(probes, fed)
@@ -184,11 +184,14 @@ def _measure_strategy(
 
 
 @contextmanager
-def _app(spark: SparkSession, options: RescaleOptions, keys: int) -> Iterator[tuple[HandFedApp, Client, SteadyLoad]]:
-    """An app that holds the keys, a client of it, and the load that it is to bear."""
+def loaded_app(
+    spark: SparkSession, options: RescaleOptions, keys: int, view: HandFedView | HandFedPlan = TOTALS_OF_EVENTS
+) -> Iterator[tuple[HandFedApp, Client, SteadyLoad]]:
+    """An app that holds the keys, a client of it, and the load that it is to bear. view: named ``VIEW``, of a count and
+    a sum for each key."""
     with (
         tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory,
-        HandFedApp(spark, Path(directory) / "lake", options.before) as app,
+        HandFedApp(spark, Path(directory) / "lake", options.before, (view,)) as app,
         connect(app.address, app.token) as client,
     ):
         load = SteadyLoad(
@@ -246,7 +249,7 @@ def _vnode_map(app: HandFedApp) -> VnodeMap:
         return Routing.from_json(coordinator.act("routing", timeout=ROUTING_S_MAX)).vnode_map
 
 
-def _differing_keys(app: HandFedApp, client: Client, load: SteadyLoad, keys: int) -> int:
+def differing_keys(app: HandFedApp, client: Client, load: SteadyLoad, keys: int) -> int:
     """How many keys of the whole view have another count or sum than what was published: values are all 1."""
     app.wait(REFLECT_S_MAX)
     expected = 1 + load.fed.counts(keys)
@@ -254,7 +257,7 @@ def _differing_keys(app: HandFedApp, client: Client, load: SteadyLoad, keys: int
     for first in range(0, keys, COMPARED_KEYS):
         asked = np.arange(first, min(first + COMPARED_KEYS, keys))
         found = client.lookup(VIEW, pa.array(asked))
-        if found["k"].to_numpy().tolist() != asked.tolist():
+        if found.column(0).to_numpy().tolist() != asked.tolist():
             differing += len(asked)
             continue
         wanted = expected[asked]
@@ -266,7 +269,7 @@ def _measure_batching(spark: SparkSession, options: RescaleOptions, say: Say) ->
     """The trade-off of document 001, "small N, large N": one rescale up by ICADD for each N, all on one app."""
     keys = min(options.keys, BATCHING_KEYS_MAX)
     say(f"icadd with {keys:,} keys, at a time: {', '.join(str(n or 'adaptive') for n in BATCHING)}")
-    with _app(spark, options, keys) as (app, client, load), load:
+    with loaded_app(spark, options, keys) as (app, client, load), load:
         ways = []
         for keys_max in BATCHING:
             ways.append(rescale_under(load, app, client, 0.0, options.after, "icadd", keys_max))

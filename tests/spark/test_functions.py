@@ -201,4 +201,5 @@ def test_columns_may_be_ddl(spark: Any) -> None:
 
 def test_all_arguments_of_the_page_are_there() -> None:
     named = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
-    assert named == ["source", "key", "func", "schema", "state", "per", "order_by"]
+    in_order = ["source", "key", "sources", "func", "schema", "state", "per", "order_by", "keep", "on_bad_row"]
+    assert named == [*in_order, "changes", "version"]

@@ -122,7 +122,7 @@ def render(explained: Mapping[str, Any]) -> str:
     """The text of an explanation."""
     lines = [f"view {explained['view']}, looked up by {listed(explained['key'])}", *_sql_lines(explained["sql"])]
     lines += [f"  ignored: {part}" for part in explained["ignored"]]
-    lines += [f"  {_way(way)}" for way in explained["graph"]]
+    lines += [f"  {_way(way)}" for way in explained.get("graph", ())]
     for region in explained["regions"]:
         lines += _rendered(region)
     for index in explained["indexes"]:
