@@ -4,18 +4,23 @@ A flow with functions has an evaluator of its own, too: while DuckDB waits for a
 which must not come upon a DuckDB in mid-query.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from upriver.engine.expressions import Evaluator
+from upriver.engine.operators.map_rows import maps_in
 from upriver.engine.region import FullRegionState, Region
 from upriver.ids import FlowId
 from upriver.logs import LogSettings
 from upriver.plan.plan import DataflowPlan, RegionPlan, StatefulMapOp
 from upriver.runtime.function_process import FUNCTION_TIMEOUT_S, FunctionProcess
 from upriver.worker.regions import BuildRegion
+
+SPARES_MAX = 4
+"""Processes for functions that a worker starts before it joins."""
 
 
 @dataclass(slots=True)
@@ -41,6 +46,23 @@ class FlowFunctions:
     logs: LogSettings | None = None
     meanwhile: Callable[[FlowId], bool] = field(default=lambda flow: False)
     _flows: dict[FlowId, _OfFlow] = field(default_factory=dict)
+    _spare: dict[str, FunctionProcess] = field(default_factory=dict)
+    """By view that will come: a process that has its functions."""
+
+    def begin_spares(self, plans: Iterable[DataflowPlan]) -> None:
+        """Start a process for each view that will come with functions, ``SPARES_MAX`` at most: before the worker joins,
+        so that keys that move to it do not wait for that."""
+        for plan in islice(filter(calls_functions, plans), SPARES_MAX):
+            process = self._spare[plan.name] = FunctionProcess(self.timeout_s, logs=self.logs)
+            for function in plan.functions:
+                process.column_function(function)
+            for op, rows in maps_in(plan):
+                process.map_call(op, rows)
+
+    def load_spares(self) -> None:
+        """Wait until all of them have their functions."""
+        for process in self._spare.values():
+            process.load()
 
     @property
     def flows(self) -> AbstractSet[FlowId]:
@@ -56,7 +78,8 @@ class FlowFunctions:
             return self.build_plain(plan, region)
         of_flow = self._flows.get(flow)
         if of_flow is None:
-            process = FunctionProcess(self.timeout_s, lambda: self.meanwhile(flow), self.logs)
+            process = self._spare.pop(plan.name, None) or FunctionProcess(self.timeout_s, logs=self.logs)
+            process.work_meanwhile(lambda: self.meanwhile(flow))
             of_flow = self._flows[flow] = _OfFlow(process, Evaluator(process))
         return Region.build(plan, region, of_flow.evaluator, self.sets_aside(), of_flow.process)
 
@@ -74,11 +97,13 @@ class FlowFunctions:
 
     def close(self) -> None:
         """End all processes: calls under way fail."""
-        for of_flow in list(self._flows.values()):
-            of_flow.process.close()
+        for process in [*self._spare.values(), *(of_flow.process for of_flow in list(self._flows.values()))]:
+            process.close()
 
     def reap(self) -> None:
         """After ``close``: forget all processes."""
+        for process in self._spare.values():
+            process.reap()
         for flow in list(self._flows):
             self.drop(flow)
 

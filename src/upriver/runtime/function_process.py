@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from upriver.engine.operators.map_calls import Call, Given, Made, about_map, given_by
 from upriver.engine.user_functions import ColumnCall, about_function, retyped
-from upriver.errors import FunctionFailed
+from upriver.errors import FunctionFailed, UpriverError
 from upriver.logs import LogSettings
 from upriver.net.wire import error_from_json
 from upriver.plan.plan import StatefulMapOp, UserFunction
@@ -206,6 +206,17 @@ class FunctionProcess:
         self._functions: dict[tuple[Any, ...], _Function] = {}
         self._is_closed = False
 
+    def load(self) -> None:
+        """Load all functions that were made so far, and not with their first calls. One that cannot be loaded fails
+        there."""
+        for function in self._functions.values():
+            with suppress(UpriverError):
+                self._loaded(function)
+
+    def work_meanwhile(self, meanwhile: Meanwhile) -> None:
+        """What to do from now on while a call is under way."""
+        self._meanwhile = meanwhile
+
     @property
     def pid(self) -> int | None:
         """Of the process; ``None`` if there is none now."""
@@ -252,13 +263,18 @@ class FunctionProcess:
 
     def _called(self, function: _Function, parts: Sequence[Part]) -> Sequence[Part]:
         """The answer. Raises FunctionFailed, and what the function's call or its loading raises."""
+        child = self._loaded(function)
+        return self._asked(child, function, Said(Kind.CALL, function.number, parts), self._timeout_s).parts
+
+    def _loaded(self, function: _Function) -> _Child:
+        """The process, which has the function."""
         if function.failure is not None:
             raise FunctionFailed(function.failure)
         child = self._child or self._start()
         if function.number not in child.loaded:
             self._asked(child, function, function.load, LOAD_S_MAX)
             child.loaded.add(function.number)
-        return self._asked(child, function, Said(Kind.CALL, function.number, parts), self._timeout_s).parts
+        return child
 
     def _asked(self, child: _Child, function: _Function, said: Said, seconds: float) -> Said:
         try:

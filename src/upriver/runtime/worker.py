@@ -214,11 +214,13 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         return Region.build(plan, region, evaluator, loop.sets_aside)
 
     functions = FlowFunctions(build_region, lambda: loop.sets_aside, config.function_timeout_s, config.logs)
+    functions.begin_spares(config.plans)
     marks = MarkFile(config.keys.secret, worker)
     record = lake.record()
     if record is not None and marks.begin_warm_up():
         at_low_priority(partial(warm_up, config.plans, evaluator))
         marks.end_warm_up()
+    functions.load_spares()
     gc.freeze()  # loaded objects stay: no collection need look at them and delay a lookup
     own = local_address_to(config.coordinator)
     listen = Listen(host=config.bind if config.bind in WILDCARDS else own, advertised=own)

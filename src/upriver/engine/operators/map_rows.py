@@ -47,13 +47,18 @@ def rows_schema(op: StatefulMapOp, sources: Sequence[pa.Schema]) -> pa.Schema:
     return pa.schema(list(fields.values()))
 
 
-def rows_set_aside(plan: DataflowPlan) -> Iterator[TableSpec]:
-    """What the stateful maps of a view set aside: rows as their functions get them, under the maps' names."""
+def maps_in(plan: DataflowPlan) -> Iterator[tuple[StatefulMapOp, pa.Schema]]:
+    """The stateful maps of a view, each with the columns of the rows that its function gets."""
     for region in plan.regions:
         schemas = [*(entry.schema for entry in region.inputs), *(node.schema for node in region.nodes)]
         for node in region.nodes:
-            if isinstance(node.op, StatefulMapOp) and node.op.sets_aside:
-                yield TableSpec(node.op.name, rows_schema(node.op, [schemas[number] for number in node.inputs]), ())
+            if isinstance(node.op, StatefulMapOp):
+                yield node.op, rows_schema(node.op, [schemas[number] for number in node.inputs])
+
+
+def rows_set_aside(plan: DataflowPlan) -> Iterator[TableSpec]:
+    """What the stateful maps of a view set aside: rows as their functions get them, under the maps' names."""
+    return (TableSpec(op.name, rows, ()) for op, rows in maps_in(plan) if op.sets_aside)
 
 
 @dataclass(frozen=True, slots=True)
