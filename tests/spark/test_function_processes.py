@@ -76,6 +76,6 @@ def test_a_function_that_does_not_return_or_ends_its_process_fails_its_view_alon
         app.view("dead", "SELECT id, deadly(v) AS w FROM t", key="id", partial=False)
         assert "the process of the function deadly() ended itself with the exit status 3" in failure_of(app, "dead")
         app.stateful_map("maps", source="events", key="v", func=counting, schema="n INT", state="n INT")
-        assert "a call of the function of a stateful map did not return" in failure_of(app, "maps")
+        assert "a call of the function of stateful map 'maps' did not return" in failure_of(app, "maps")
         assert app.lookup("good", [5]).to_pylist() == [{"id": 5, "w": 6}]
         assert {worker["restarts"] for worker in app.status()["workers"]} == {0}
