@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from simulator.icadd_cases import NEXT
 from simulator.icadd_coordinator import ModelRescale
 from simulator.icadd_node import NodeKind, ProtocolViolation
 from simulator.icadd_rows import Key, TracedRow
@@ -24,6 +25,7 @@ WORKERS_MAX = 5
 RULEBOOKS: dict[str, Callable[[], Rulebook]] = {"fixed": mended, "published": published}
 """By the name that a user gives."""
 
+GRAPH_SHARE = 0.25  # of the runs
 _PACES = (0.02, 0.2, 1.0, 1.0, 5.0)
 
 
@@ -71,7 +73,7 @@ def icadd_campaign(
 def _asked(scenario: Scenario) -> Iterator[str]:
     """What a run is about, by name."""
     yield f"case {scenario.name}"
-    yield f"regions {len(scenario.maps)}"
+    yield f"regions {len(scenario.maps) - len(scenario.feeds)}"
     yield f"workers before {len(scenario.workers)}"
     yield f"workers after {len(scenario.requests[0].workers or ())}"
     yield f"rescales {len(scenario.requests)}"
@@ -120,8 +122,8 @@ def _told(
 
 
 def random_scenario(seed: int, workers: int | None = None, *, aborts: bool = True) -> Scenario:
-    """Up to 5 workers go up, down, both at once, or only swap vnodes; 1 to 3 regions; one or two rescales; slices one
-    by one or together.
+    """Up to 5 workers go up, down, both at once, or only swap vnodes; 1 to 3 regions, and one that they may feed; one
+    or two rescales; slices one by one or together.
 
     workers: at the start; drawn, unless given. aborts: whether some of the rescales are given up.
     """
@@ -138,13 +140,16 @@ def random_scenario(seed: int, workers: int | None = None, *, aborts: bool = Tru
         more = (*new, WorkerId(count + WORKERS_MAX))
         second = tuple(sorted(rng.sample(more, rng.randint(1, len(more)))))
         requests.append(ModelRescale(workers=second))
+    graph = random.Random(f"graph {seed}")
+    fed = {NEXT: graph.choice(regions)} if graph.random() < GRAPH_SHARE else {}
     everybody = sorted({*old, *(worker for request in requests for worker in request.workers or ())})
     return Scenario(
         name=direction,
         workers=old,
-        maps={region: VnodeMap.initial(vnodes, old) for region in regions},
+        maps={region: VnodeMap.initial(vnodes, old) for region in (*regions, *fed)},
         requests=tuple(requests),
         inputs={(worker, region): _items(rng, worker, keys) for worker in everybody for region in regions},
+        feeds={region: (to, {key: graph.choice(keys) for key in keys}) for to, region in fed.items()},
         prior={region: tuple(sorted({key for key in keys if rng.random() < 0.7})) for region in regions},
         keys_max=rng.randint(1, 3),
         together=random.Random(f"together {seed}").choice([1, 2, TOGETHER_KEYS]),

@@ -70,6 +70,8 @@ UP = case("up", old=[0], new=[0, 1], owners=[0], moves={0: 1}, rows={0: "aa", 1:
 """From one worker to two; the joining one has an upstream of its own."""
 DOWN = case("down", old=[0, 1], new=[0], owners=[1], moves={0: 0}, rows={0: "aa", 1: "a"})
 """From two workers to one."""
+DOWN_ONE = case("down one", old=[0, 1], new=[0], owners=[1], moves={0: 0}, rows={0: "a"})
+"""The same with one row."""
 CROSS = case("cross", old=[0, 1], new=[0, 1], owners=[0, 1], moves={0: 1, 1: 0}, rows={0: "ab", 1: "ab"})
 """Two keys change places."""
 TWO_SLICES = case("two slices", old=[0, 1], new=[0, 1], owners=[0, 0], moves={0: 1, 1: 1}, rows={0: "b", 1: "ab"})
@@ -152,6 +154,55 @@ TWO_REGIONS = replace(
 )
 """Two regions that share the channels, each with a key that moves."""
 
+NEXT = "next region"
+
+
+def graph_of(case: Scenario) -> Scenario:
+    """The document's own graph, over a case of one region: its rows come out of another region, which goes before.
+
+    Each worker's rows there have keys in a vnode of its own, which moves only if the worker leaves. So the operators of
+    the first region give the second one's distributors the case's rows on the workers where they came in. Rows of
+    workers that join come from elsewhere, as before.
+    """
+    (before,) = case.maps.values()
+    count = len(before.owners)
+    slots = 1 << (count + len(case.workers) - 1).bit_length()
+    spare = [*case.workers, *case.workers[:1] * (slots - count - len(case.workers))]
+    owners = VnodeMap(before.version, (*before.owners, *spare))
+
+    def moved(key: int) -> int:
+        return Key(VnodeId(key * count >> 64), key & 0xFF).hash64(slots)
+
+    own = {worker: count + place for place, worker in enumerate(case.workers)}
+    first, second, keys = {}, {}, {}
+    for (worker, _), rows in case.inputs.items():
+        if worker not in own:
+            second[worker, NEXT] = tuple(row._replace(key=moved(row.key)) for row in rows)
+            continue
+        named = {
+            key: Key(VnodeId(own[worker]), place) for place, key in enumerate(sorted({row.key for row in rows}), 1)
+        }
+        for key, name in named.items():
+            keys[name.hash64(slots)] = moved(key)
+        first[worker, REGION] = tuple(row._replace(key=named[row.key].hash64(slots)) for row in rows)
+
+    def with_own(request: ModelRescale) -> ModelRescale:
+        """The vnode of a worker that leaves moves with the others."""
+        staying = request.workers or case.workers
+        leavers = {VnodeId(vnode): staying[0] for worker, vnode in own.items() if worker not in staying}
+        return replace(request, moves={**(request.moves or {}), **leavers})
+
+    return replace(
+        case,
+        name=f"graph of {case.name}",
+        requests=tuple(map(with_own, case.requests)),
+        maps={REGION: owners, NEXT: owners},
+        inputs={**first, **second},
+        prior={REGION: tuple(keys), NEXT: tuple(map(moved, case.prior[REGION]))},
+        feeds={REGION: (NEXT, keys)},
+    )
+
+
 SMALL_CASES = (
     TINY,
     PAIR,
@@ -182,4 +233,5 @@ SMALL_CASES = (
     SLOW_NEW_KEY,
     TWO_AT_ONCE,
     TWO_REGIONS,
+    *map(graph_of, (TINY, NEW_KEY, BOUNCED, QUIET)),
 )

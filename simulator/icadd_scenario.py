@@ -108,7 +108,8 @@ class Scenario:
     prior: keys that have state at the start, per region. keys_max: of one Collect. together: keys for which slices
     are given together. slow_operators: rows and orders
     wait in a queue before the operators. aborts: the coordinator may give one rescale up, at any time. snapshot:
-    barriers cut one through the rows once all have settled.
+    barriers cut one through the rows once all have settled. feeds: by region, the region whose distributors get a row
+    for each row that its operators have applied, on the same worker; and by key, the key of that row.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Scenario:
     slow_operators: bool = False
     aborts: bool = False
     snapshot: bool = False
+    feeds: Mapping[str, tuple[str, Mapping[int, int]]] = field(default_factory=dict)
 
 
 def vnode_owner(map: VnodeMap, hash64: int) -> WorkerId:

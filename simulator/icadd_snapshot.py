@@ -14,7 +14,7 @@ from upriver.migration.events import Rule
 
 
 class SnapshotWorld(IcaddWorld):
-    """A world whose members, of one region, take one snapshot after the rescale.
+    """A world whose members take one snapshot of its last region after the rescale.
 
     ahead: per channel with a barrier in it, how many messages are ahead of that. came: for each worker, the peers whose
     barrier it has. cuts: rows of its own upstream ahead of each worker's barrier. snapped: the workers that have taken
@@ -23,6 +23,7 @@ class SnapshotWorld(IcaddWorld):
 
     def __init__(self, scenario: Scenario, rulebook: Rulebook) -> None:
         super().__init__(scenario, rulebook)
+        self._region = tuple(scenario.maps)[-1]
         self.ahead: dict[tuple[WorkerId, WorkerId], int] = {}
         self.came: frozenset[tuple[WorkerId, WorkerId]] = frozenset()
         self.cuts: dict[WorkerId, int] = {}
@@ -49,7 +50,7 @@ class SnapshotWorld(IcaddWorld):
         if step.worker in self.snapped:
             return False
         if step.kind == "input":
-            return step.worker in self.cuts
+            return step.worker in self.cuts and step.region == self._region
         return step.kind == "receive" and (
             self.ahead.get((step.peer, step.worker)) == 0 or (step.worker, step.peer) in self.came
         )
@@ -66,8 +67,7 @@ class SnapshotWorld(IcaddWorld):
             super().take(step)
 
     def _send_barrier(self, worker: WorkerId) -> None:
-        (region,) = self.scenario.maps
-        self.cuts[worker] = self.parts[worker, region].position
+        self.cuts[worker] = self.parts[worker, self._region].position
         for peer in self.scenario.workers:
             if peer != worker:
                 self.ahead[worker, peer] = len(self.channels.get((worker, peer), ()))
@@ -80,7 +80,9 @@ class SnapshotWorld(IcaddWorld):
 
     def _apply(self, step: IcaddStep, part: NodePart, item: TracedRow, rule: Rule) -> None:
         """CUT: the row's origin has put it on the other side of its barrier than this worker does."""
-        position = self.scenario.inputs[item.origin, step.region].index(item)
+        if step.region != self._region:
+            return super()._apply(step, part, item, rule)
+        position = self.input_of(item.origin, step.region).index(item)
         in_snapshot = step.worker not in self.snapped
         if item.origin in self.cuts and in_snapshot != (position < self.cuts[item.origin]):
             side = "ahead of" if in_snapshot else "behind"
@@ -88,7 +90,7 @@ class SnapshotWorld(IcaddWorld):
             raise ProtocolViolation(
                 NodeKind.CUT, f"{where}; in its origin it is on the other side of the barrier", rule
             )
-        super()._apply(step, part, item, rule)
+        return super()._apply(step, part, item, rule)
 
 
 def new_world(scenario: Scenario, rulebook: Rulebook) -> IcaddWorld:

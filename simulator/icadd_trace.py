@@ -40,7 +40,7 @@ def _about(world: IcaddWorld, step: IcaddStep) -> str:
             return f"{step.worker} receives from {step.peer}{_region(world, of)}: {brief(message)}"
         case "input":
             part = world.parts[step.worker, step.region]
-            item = world.scenario.inputs[step.worker, step.region][part.position]
+            item = world.input_of(step.worker, step.region)[part.position]
             return f"{step.worker} has from upstream{region}: {item}"
         case "order":
             order = world.parts[step.worker, step.region].orders[0]

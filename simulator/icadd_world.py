@@ -72,6 +72,8 @@ class IcaddWorld:
         self.parts: dict[tuple[WorkerId, str], NodePart] = {}
         self.channels: Channels = {}
         self.applied: dict[tuple[str, int, WorkerId], int] = {}
+        self.fed: dict[tuple[WorkerId, str], tuple[TracedRow, ...]] = {}
+        """By worker and region, the rows that the region before has given it there, in order."""
         self.coordinator = ModelCoordinator(scenario.maps, scenario.workers, rulebook.coordinator)
         self.asked = 0
         self.unsettled: frozenset[tuple[WorkerId, str]] = frozenset()
@@ -106,6 +108,7 @@ class IcaddWorld:
         self._own_parts, other._own_parts = set(), set()
         other.channels = dict(self.channels)
         other.applied = dict(self.applied)
+        other.fed = dict(self.fed)
         other.coordinator = self.coordinator.copy()
         return other
 
@@ -118,7 +121,7 @@ class IcaddWorld:
             if self.channels[pair]
         )
         rest = self.unsettled, self.asked, self.epoch_ended, self._aborts_left
-        return hash((parts, channels, frozenset(self.applied.items()), rest))
+        return hash((parts, channels, frozenset(self.applied.items()), frozenset(self.fed.items()), rest))
 
     # What can happen ----------------------------------------------------------------------------------------------
 
@@ -143,9 +146,9 @@ class IcaddWorld:
             return
         if part.orders:
             yield IcaddStep("order", worker, region)
-        if part.position < len(self._input(worker, region)):
+        if part.position < len(self.input_of(worker, region)):
             yield IcaddStep("input", worker, region)
-        elif part.peers is not None and not part.queue:
+        elif part.peers is not None and not part.queue and not self._may_be_fed(worker, region):
             yield IcaddStep("close", worker, region)
         if part.queue:
             yield IcaddStep("operate", worker, region)
@@ -154,14 +157,29 @@ class IcaddWorld:
         if part.machine.can_collect and part.answer is None:
             yield IcaddStep("collect", worker, region)
 
-    def _input(self, worker: WorkerId, region: str) -> tuple[TracedRow, ...]:
-        return self.scenario.inputs.get((worker, region), ())
+    def input_of(self, worker: WorkerId, region: str) -> tuple[TracedRow, ...]:
+        """The rows that come in there, in order, as far as they are known."""
+        return (*self.scenario.inputs.get((worker, region), ()), *self.fed.get((worker, region), ()))
+
+    def _may_be_fed(self, worker: WorkerId, region: str) -> bool:
+        """Whether the region before may give more rows there."""
+        return any(
+            to == region and not self.parts[worker, before].left for before, (to, _) in self.scenario.feeds.items()
+        )
+
+    def _feed(self, worker: WorkerId, region: str, item: TracedRow) -> None:
+        """The operators of a region put out a row for the next one."""
+        to, keys = self.scenario.feeds[region]
+        known = self.fed.get((worker, to), ())
+        number = 1 + sum(row.key == keys[item.key] for row in known)
+        self.fed[worker, to] = (*known, TracedRow(keys[item.key], worker, number, item.epoch))
+        self._own(IcaddStep("input", worker, to))
 
     def _quiet(self, epoch: int) -> bool:
         """Whether, by the rules, all rows up to this epoch count as applied: as many received as sent."""
-        for place, items in self.scenario.inputs.items():
-            position = self.parts[place].position if place in self.parts else 0
-            if position < len(items) and items[position].epoch <= epoch:
+        for place in {**self.scenario.inputs, **self.fed}:
+            items, position = self.input_of(*place), self.parts[place].position if place in self.parts else 0
+            if any(item.epoch <= epoch for item in items[position:]):
                 return False
         for part in self.parts.values():
             waiting = part.machine.rows_waiting if self.rulebook.waiting_rows_in_flight else 0
@@ -197,7 +215,7 @@ class IcaddWorld:
 
     def _take_input(self, step: IcaddStep) -> None:
         part = self._own(step)
-        item = self._input(step.worker, step.region)[part.position]
+        item = self.input_of(step.worker, step.region)[part.position]
         part.position += 1
         self._event(step, RowsArrived(rows=ModelRows.of(item)))
 
@@ -292,6 +310,8 @@ class IcaddWorld:
                 self._coordinate(_legal(partial(self.coordinator.peer_left, step.worker, step.region, peer)))
             case Leave():
                 part.left = True
+                if step.region in self.scenario.feeds:
+                    self._own(IcaddStep("close", step.worker, self.scenario.feeds[step.region][0]))
             case _:
                 part.queue = (*part.queue, action)
                 while part.queue and not self.scenario.slow_operators:
@@ -345,6 +365,9 @@ class IcaddWorld:
         self.happened |= {f"rule {rule}"}
         self.applied[step.region, key, item.origin] = item.seq
         part.logs[key] = (*part.logs.get(key, ()), (item.origin, item.seq))
+        if step.region in self.scenario.feeds:
+            self.happened |= {"a region feeds another"}
+            self._feed(step.worker, step.region, item)
 
     def check_end(self) -> None:
         """MISPLACED, LOST, DOUBLED, STUCK: nothing more can happen."""
@@ -354,9 +377,9 @@ class IcaddWorld:
                 self._check_place(worker, region, key)
                 for origin, seq in log:
                     seen.setdefault((region, key, origin), []).append(seq)
-        for place, items in self.scenario.inputs.items():
+        for place in {**self.scenario.inputs, **self.fed}:
             region = place[1]
-            for item in items if place in self.parts else ():
+            for item in self.input_of(*place) if place in self.parts else ():
                 times = seen.get((region, item.key, item.origin), []).count(item.seq)
                 if times != 1:
                     kind = NodeKind.DOUBLED if times else NodeKind.LOST

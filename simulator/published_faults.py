@@ -7,7 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.icadd_cases import BOUNCED, BYSTANDER, DOWN, EPOCHS, JOIN_WITH_ROWS, QUIET, REGION, SNAPSHOT, TINY
+from simulator.icadd_cases import (
+    BOUNCED,
+    BYSTANDER,
+    DOWN,
+    DOWN_ONE,
+    EPOCHS,
+    JOIN_WITH_ROWS,
+    QUIET,
+    REGION,
+    SNAPSHOT,
+    TINY,
+    graph_of,
+)
 from simulator.icadd_join import search_join
 from simulator.icadd_node import NodeKind, ProtocolViolation
 from simulator.icadd_scenario import Rulebook, Scenario, published
@@ -209,6 +221,11 @@ FAULTS: Mapping[str, tuple[PublishedFault, ...]] = {
     ),
 }
 """By protocol."""
+
+
+def on_the_graph(fault: PublishedFault) -> PublishedFault:
+    """The fault on the document's own graph, whose first region feeds the one in which it shows."""
+    return replace(fault, case=graph_of(DOWN_ONE if fault.case is DOWN else fault.case))
 
 
 def search_published(protocol: str) -> list[dict[str, Any]]:

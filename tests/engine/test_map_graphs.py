@@ -32,7 +32,7 @@ def test_a_graph_gives_what_one_process_gives(first: int, evaluator: Evaluator) 
 @pytest.mark.verify
 def test_graphs_drawn_anew_do(evaluator: Evaluator) -> None:
     first = drawn_seed("graphs of maps")
-    for seed in range(first, first + 150):
+    for seed in range(first, first + 50):
         play(seed, evaluator)
 
 

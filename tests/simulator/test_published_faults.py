@@ -1,7 +1,7 @@
 """Each named fault of the published protocols: shown by a shortest trace, and gone by the rules that ship."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -13,7 +13,7 @@ from simulator.icadd_scenario import mended, published
 from simulator.icadd_search import Search, tell
 from simulator.icadd_world import IcaddStep, IcaddWorld
 from simulator.published.published import PublishedRules
-from simulator.published_faults import FAULTS, PublishedFault, search_published
+from simulator.published_faults import FAULTS, PublishedFault, on_the_graph, search_published
 from simulator.redistribute_rulebook import redistribute_rulebook
 
 BY_NUMBER = {fault.number: (protocol, fault) for protocol, faults in FAULTS.items() for fault in faults}
@@ -56,6 +56,31 @@ def test_a_fault_is_found_in_so_many_steps_and_mended(number: str, steps: int, w
     assert words in finding
     searched = Search(fault.case, SHIPS[protocol]).everything(50_000)
     assert searched.complete
+    assert not searched.findings
+
+
+ON_THE_GRAPH: Mapping[str, tuple[pytest.MarkDecorator, ...]] = {
+    "R3": (pytest.mark.long,),
+    "R4": (pytest.mark.verify,),
+    "R10": (pytest.mark.verify,),
+}
+"""Faults that a search does not find within a second or two."""
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, marks=ON_THE_GRAPH.get(number, ()))
+        for number, (protocol, _) in BY_NUMBER.items()
+        if protocol == "icadd"
+    ],
+)
+def test_a_fault_shows_on_the_documents_own_graph_and_is_mended(number: str) -> None:
+    fault = on_the_graph(BY_NUMBER[number][1])
+    *told, finding = story(fault)
+    assert finding.startswith(f"{fault.kind}: ")
+    assert any("next region" in line for line in (*told, finding))
+    searched = Search(fault.case, SHIPS["icadd"]).everything(5_000)
     assert not searched.findings
 
 
