@@ -168,6 +168,7 @@ def _add_graph(parser: argparse.ArgumentParser) -> None:
     number(parser, "--keys", 1_000_000, "keys of each function, uniform")
     number(parser, "--files", 10, "Parquet files, one to a micro-batch")
     number(parser, "--seed", 1, "of the rows")
+    number(parser, "--spark-rows", 100_000, "rows of all files together for Spark's own way")
     parser.add_argument("--forms", nargs="*", choices=tuple(Per), default=tuple(Per), help="of the functions")
     number(parser, "--workers", 2, "workers, before the rescale")
     number(parser, "--to", 4, "workers after it; then back again")
@@ -193,6 +194,7 @@ def _graph(options: argparse.Namespace) -> int:
     )
     asked = GraphOptions(
         events=_events(options),
+        spark_rows=options.spark_rows,
         forms=tuple(map(str, options.forms)),
         workers=options.workers,
         cores=options.cores or min(options.workers, os.cpu_count() or 1),
@@ -212,8 +214,8 @@ def render_graph(measured: Mapping[str, Any]) -> str:
         for side, figures in measured["sides"].items()
     ]
     lines = ["", render_rows(["", *names, "why not"], rows, [False, True, True, True, False])]
-    for way in ("there", "back") if measured["rescale"] else ():
-        lines.append(f"{way}: {json.dumps(measured['rescale'][way])}")
+    ways = ("there", "back") if measured["rescale"] else ()
+    lines += [f"{way}: {json.dumps(measured['rescale'][way])}" for way in ways]
     return "\n".join([*lines, "" if measured["right"] else "WRONG"])
 
 

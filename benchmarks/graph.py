@@ -8,7 +8,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +39,11 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphOptions:
-    """What to measure. forms: of the functions. cores: that each side may use. rescale: as for the benchmark of that
-    name; ``None``: no rescale is measured."""
+    """What to measure. spark_rows: that Spark gets, which takes far longer for a row. forms: of the functions. cores:
+    that each side may use. rescale: as for the benchmark of that name; ``None``: no rescale is measured."""
 
     events: EventsSpec
+    spark_rows: int
     forms: Sequence[str]
     workers: int
     cores: int
@@ -53,15 +54,17 @@ class GraphOptions:
 def measure_graph(options: GraphOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Run each side once, then the rescale; returns what ``--json`` prints. ``say`` is told how it goes.
 
-    ``sides``: by form, and ``spark``: ``rows_per_s``, ``rows_per_cpu_s``, ``peak_mb``, ``equal``; or ``why`` a side did
+    ``sides``: by form, and ``spark``: ``rows``, ``rows_per_s``, ``rows_per_cpu_s``, ``peak_mb``, ``equal``; or ``why`` a side did
     not run. ``ratio``: of each form's rows a second to Spark's, if Spark ran. ``rescale``: ``there`` and ``back``.
     """
     sides: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory:
-        data = Path(directory) / "events"
-        write_events(data, options.events)
         for side in (*options.forms, SPARK):
-            sides[side] = _side(side, options, data, Path(directory) / side)
+            rows = min(options.events.rows, options.spark_rows) if side == SPARK else options.events.rows
+            events = replace(options.events, rows=rows)
+            data = Path(directory) / f"events-{rows}"
+            write_events(data, events)
+            sides[side] = _side(side, options, events, data, Path(directory) / side)
             say(f"{side:6} {json.dumps(sides[side])}")
     spark = sides[SPARK].get("rows_per_s")
     rescale = None if options.rescale is None else _rescaled(options.rescale, say)
@@ -78,7 +81,7 @@ def measure_graph(options: GraphOptions, say: Callable[[str], None] = print) -> 
     }
 
 
-def _side(side: str, options: GraphOptions, data: Path, work: Path) -> dict[str, Any]:
+def _side(side: str, options: GraphOptions, events: EventsSpec, data: Path, work: Path) -> dict[str, Any]:
     why = why_not() if options.has_spark else "not asked for"
     if side == SPARK and why is not None:
         return {"why": why}
@@ -98,8 +101,9 @@ def _side(side: str, options: GraphOptions, data: Path, work: Path) -> dict[str,
     if watched.code:
         return {"why": "\n".join(watched.said[-ERROR_LINES_MAX:])}
     outcome = ContestOutcome(**json.loads((work / "outcome.json").read_text()))
-    measured = measure(options.events.rows, began, outcome, watched.meter)
+    measured = measure(events.rows, began, outcome, watched.meter)
     return {
+        "rows": events.rows,
         "rows_per_s": round(measured.rows_per_s),
         "rows_per_cpu_s": round(measured.rows_per_cpu_s),
         "peak_mb": round(measured.peak_mb),

@@ -506,6 +506,8 @@ class App:
         with self._declaring(timeout):
             self._check_table(name)
             readers = [_in_words(plan) for plan in self._plans.values() if name in plan.tables]
+            fed = {one: rows for one, rows in self._maps.items() if one not in self._plans}
+            readers += [f"stateful map {one!r}" for one, rows in fed.items() if name in rows.tables]
             if readers:
                 raise DeclarationError(f"table {name!r} is read by {', '.join(readers)}: drop what reads it first")
             if self._running_app is not None:

@@ -177,6 +177,8 @@ def test_rows_on_which_a_map_fails_are_set_aside_and_few_rows_are_kept(spark: An
             DeclarationError, match=r"'totals' is read by stateful map 'good', .*drop what reads it first"
         ):
             app.drop_view("totals")
+        with pytest.raises(DeclarationError, match=r"'orders' is read by .*stateful map 'totals': drop what reads it"):
+            app.drop_table("orders")
         write(orders(spark, 30, 40), tmp_path / "orders")
         app.wait(timeout=120)
     rows = app.changes("good").writeStream.format("memory").queryName("good_changes").trigger(availableNow=True)

@@ -119,6 +119,17 @@ class MapRelation:
     def of_table(cls, table: TableSpec) -> "MapRelation":
         return cls(Relation(Scan(table.name), (), table.schema))
 
+    @property
+    def tables(self) -> frozenset[str]:
+        """The tables that it reads."""
+        found, todo = set[str](), [self.relation]
+        while todo:
+            relation = todo.pop()
+            todo += relation.inputs
+            if isinstance(relation.op, Scan):
+                found.add(relation.op.table)
+        return frozenset(found)
+
 
 def declare_view(
     name: str,
