@@ -54,8 +54,9 @@ class GraphOptions:
 def measure_graph(options: GraphOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Run each side once, then the rescale; returns what ``--json`` prints. ``say`` is told how it goes.
 
-    ``sides``: by form, and ``spark``: ``rows``, ``rows_per_s``, ``rows_per_cpu_s``, ``peak_mb``, ``equal``; or ``why`` a side did
-    not run. ``ratio``: of each form's rows a second to Spark's, if Spark ran. ``rescale``: ``there`` and ``back``.
+    ``sides``: by form, and ``spark``: ``rows``, ``rows_per_s``, ``rows_per_cpu_s``, ``peak_mb``, ``equal``; or ``why``
+    a side did not run. ``ratio``: of each form's rows a second to Spark's, if Spark ran. ``rescale``: ``there`` and
+    ``back``.
     """
     sides: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory:
