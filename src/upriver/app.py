@@ -384,7 +384,7 @@ class App:
         about = f"stateful map {name!r}"
         if func is None or (isinstance(schema, str) and not schema):
             raise DeclarationError(f"{about}: it needs a function and the columns of its rows: func=..., schema=...")
-        if (sources is None) == (not source):
+        if (sources is None) == (not source) or not (sources is None or (isinstance(sources, Mapping) and sources)):
             raise DeclarationError(f"{about}: give either source=... with key=..., or sources={{name: key, ...}}")
         with self._declaring(timeout):
             self._check_free("stateful map", name)
@@ -480,15 +480,16 @@ class App:
             self._functions[name.lower()] = declared
 
     def drop_view(self, name: str, *, timeout: float = REPLAN_S_MAX) -> None:
-        """Drop a view, failed or not. Views that read it go on: they keep what they need of it themselves.
+        """Drop a view or a stateful map, failed or not. Views and maps that read a view go on: they keep what they need
+        of it themselves. A stateful map that others read is refused.
 
-        timeout: as for :meth:`view`. Raises UnknownView, WaitTimeout.
+        timeout: as for :meth:`view`. Raises UnknownView, DeclarationError, WaitTimeout.
         """
         with self._declaring(timeout):
-            if name not in self._maps or name in self._plans:
-                self._check_view(name)
-            if name in self._maps:
+            if isinstance(name, str) and name in self._maps:
                 self._check_unread(name)
+            else:
+                self._check_view(name)
             self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
             self._maps.pop(name, None)
             self._relations.pop(name, None)

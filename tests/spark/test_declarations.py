@@ -262,3 +262,46 @@ def test_what_a_running_app_refuses(spark: Any, tmp_path: Path) -> None:
         documented = (Path(__file__).parents[2] / "docs" / "guide" / "operations.md").read_text()
         told = {*status, *status["workers"][0], *status["views"]["v"], *status["checkpoint"], *status["standbys"]}
         assert [name for name in sorted(told) if f"`{name}`" not in documented] == []
+
+
+WRONG_MAPS: dict[str, tuple[dict[str, Any], str]] = {
+    "no source": ({"source": ""}, "give either source=... with key=..., or sources="),
+    "both": ({"sources": {"t": "k"}}, "give either source=... with key=..., or sources="),
+    "no sources": ({"source": "", "sources": {}}, "give either source=... with key=..., or sources="),
+    "a list": ({"source": "", "sources": ["t"]}, "give either source=... with key=..., or sources="),
+    "no function": ({"func": None}, "it needs a function and the columns of its rows"),
+    "unknown": ({"source": "x"}, "there is no table, view or stateful map 'x'; there are: t, odd, u, other"),
+    "itself": ({"source": "m"}, "there is no table, view or stateful map 'm'"),
+    "types of the key": ({"source": "", "sources": {"t": "k", "u": "s"}}, "its key is t.k, INT, and u.s, STRING"),
+    "columns of the key": (
+        {"source": "", "sources": {"t": ["k", "v"], "u": "k"}},
+        "its key has 2 columns of 't', and 1",
+    ),
+    "one name": ({"source": "", "sources": {"t": "k", "other": "k"}}, "t.v is INT, and other.v is STRING"),
+    "taken name": ({"source": "", "sources": {"odd": "source"}}, "the table 'odd' has a column 'source'"),
+    "keep": ({"keep": -1}, "keep=-1: at least 0 is needed"),
+    "keep for no time": ({"keep": ("n", None)}, "keep=('n', None) has no interval"),
+    "keep by what": ({"keep": ("z", 3)}, "keep=('z', 3) names 'z'; its columns are k, n"),
+    "no changes": ({"keep": 0, "changes": True}, "with keep=0 it has no rows, and so no changes"),
+    "bad rows": ({"on_bad_row": "drop"}, "on_bad_row='drop'; it is 'fail' or 'set_aside'"),
+    "version": ({"version": 2.5}, "version=2.5: give a text or a whole number"),
+    "order": ({"source": "u", "order_by": "s"}, "order_by is of one table without a primary key"),
+    "reserved": ({"schema": "`upriver epoch` INT"}, "schema: the column name 'upriver epoch' is reserved"),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("wrong", WRONG_MAPS)
+def test_a_stateful_map(spark: Any, tmp_path: Path, wrong: str) -> None:
+    changes, words = WRONG_MAPS[wrong]
+    app = App(spark, tmp_path)
+    app.table("t", spark.sql("SELECT 1 AS k, 2 AS v"), key="k")
+    app.table("odd", spark.sql("SELECT 'a' AS source"), key="source")
+    app.view("u", "SELECT k, string(v) AS s FROM t", key="k")
+    app.view("other", "SELECT k, string(v) AS v FROM t", key="k")
+    fine = {"source": "t", "key": "k", "func": lambda key, row, state: (None, state), "schema": "n INT"}
+    with pytest.raises(DeclarationError) as error:
+        app.stateful_map("m", **{**fine, **changes})
+    assert said(error).startswith(f"stateful map 'm': {words}")
+    with pytest.raises(UnknownView):
+        app.drop_view("m")
