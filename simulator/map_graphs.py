@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from simulator.lake import current
 from simulator.shared_analyser import SharedAnalyser
-from simulator.tables import OFFERS, TABLES, VIEWS, Key
+from simulator.tables import CLOCKED, OFFERS, TABLES, VIEWS, Key
 from upriver.engine.stateful import MapInputs, Readable, stateful_map_op
 from upriver.hashing import hash64
 from upriver.plan.plan import DataflowPlan, Keep, Per, TableSpec
@@ -37,6 +37,7 @@ READ_VIEWS = {
     "volumes": VIEWS[0].sql,
     "fans": "SELECT v.page, count(*) AS n FROM trades t JOIN visits v ON t.qty = v.ms GROUP BY v.page",
     "offered": "SELECT page, site, sym, qty FROM offers WHERE qty > 2",
+    "fresh": CLOCKED[0].sql,
 }
 """Views that maps read by their changes."""
 CHANGING = (*READ_VIEWS, OFFERS.name)
@@ -48,6 +49,7 @@ KEYS: Mapping[str, Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "volumes": {"text": (("sym",),), "number": (("n",), ("qty",)), "both": (("sym", "n"),)},
     "fans": {"text": (("page",),), "number": (("n",),)},
     "offered": {"text": (("sym",), ("page",)), "number": (("qty",),), "both": (("page", "qty"),)},
+    "fresh": {"text": (("sym",),), "number": (("qty",),), "both": (("sym", "qty"),)},
 }
 """By source and by the types of the columns, the keys by which its rows may be taken."""
 
@@ -196,15 +198,16 @@ class OneProcess:
     _before: dict[str, Counter[Row]] = field(default_factory=dict)
     _seen: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
 
-    def run(self, epochs: Sequence[Mapping[str, pa.RecordBatch]]) -> None:
-        """Some epochs, with their rows by table. Changes are those of all together, and come with the last."""
+    def run(self, epochs: Sequence[Mapping[str, pa.RecordBatch]], clock: int) -> None:
+        """Some epochs, with their rows by table. Changes are those of all together, and come with the last. clock: its
+        instant, in microseconds since 1970."""
         for place, rows in enumerate(epochs):
             for name, batch in rows.items():
                 self._seen.setdefault(name, []).append(batch)
             given = {name: _rows_in(batch) for name, batch in rows.items() if not SPECS[name].primary_key}
-            self._run_epoch(given, self._changed() if place + 1 == len(epochs) else {})
+            self._run_epoch(given, self._changed(clock) if place + 1 == len(epochs) else {})
 
-    def _changed(self) -> dict[str, list[tuple[Row, int]]]:
+    def _changed(self, clock: int) -> dict[str, list[tuple[Row, int]]]:
         """The net changes of what maps read by its changes, each with its weight."""
         tables = {name: pa.Table.from_batches(self._seen.get(name, []), spec.schema) for name, spec in SPECS.items()}
         tables = {name: current(SPECS[name], rows) for name, rows in tables.items()}
@@ -212,7 +215,7 @@ class OneProcess:
             self.database.register(name, rows)
         changes = {}
         for name in {one for each in self.graph.maps for one, _ in each.sources}.intersection(CHANGING):
-            sql = READ_VIEWS.get(name, f"SELECT * FROM {name}")
+            sql = READ_VIEWS.get(name, f"SELECT * FROM {name}").replace("unix_timestamp()", str(clock // 1_000_000))
             now = Counter(map(tuple, self.database.execute(sql).fetchall()))
             net = Counter(now)
             net.subtract(self._before.get(name, Counter()))

@@ -16,6 +16,8 @@ from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import Keep
 
 SPANS_MAX, EPOCHS_MAX, ROWS_MAX = 3, 3, 8
+CLOCK_S = 12
+"""Seconds from one span to the next, whose rows are some seconds apart."""
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +43,14 @@ def play(seed: int, evaluator: Evaluator) -> None:
     graph = DeclaredGraph(drawn_graph(rng, 4))
     spans = drawn_spans(rng)
     oracle = OneProcess(graph)
-    for span in spans:
-        oracle.run(span)
+    clocks = [CLOCK_S * 1_000_000 * number for number in range(1, len(spans) + 1)]
+    for span, clock in zip(spans, clocks, strict=True):
+        oracle.run(span, clock)
     keep = {each.name: one for each in graph.maps if (one := drawn_keep(rng, each.name)) is not None}
     for plan in graph.plans(keep):
         world = DataflowWorld(plan, SPECS, evaluator, Random(seed))
-        for span in spans:
-            world.run_span(span)
+        for span, clock in zip(spans, clocks, strict=True):
+            world.run_span(span, clock if plan.is_clocked else None)
         found: dict[Key, list[tuple[object, ...]]] = {}
         for row in world.scan().to_pylist():
             values = tuple(row.values())

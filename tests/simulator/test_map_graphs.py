@@ -54,7 +54,7 @@ def play(kind: str, seeds: Iterable[int]) -> None:
             pytest.fail(f"play({kind!r}, [{seed}]): {error}\n{graph.maps}\n{trace}")
         lake, oracle = world.cluster.lake, OneProcess(graph)
         for epoch in range(1, lake.published + 1):
-            oracle.run([dict([lake.published_rows(Epoch(epoch))])])
+            oracle.run([dict([lake.published_rows(Epoch(epoch))])], lake.clock(Epoch(epoch)))
         for name in world.cluster.view_observer.possible:
             if name == "of_maps":
                 continue
