@@ -6,6 +6,7 @@ which must not come upon a DuckDB in mid-query.
 
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -53,16 +54,27 @@ class FlowFunctions:
         """Start a process for each view that will come with functions, ``SPARES_MAX`` at most: before the worker joins,
         so that keys that move to it do not wait for that."""
         for plan in islice(filter(calls_functions, plans), SPARES_MAX):
-            process = self._spare[plan.name] = FunctionProcess(self.timeout_s, logs=self.logs)
-            for function in plan.functions:
-                process.column_function(function)
-            for op, rows in maps_in(plan):
-                process.map_call(op, rows)
+            process = FunctionProcess(self.timeout_s, logs=self.logs)
+            with suppress(OSError):  # if it cannot be started, the view fails when its flow begins, and nothing else
+                for function in plan.functions:
+                    process.column_function(function)
+                for op, rows in maps_in(plan):
+                    process.map_call(op, rows)
+                self._spare[plan.name] = process
 
     def load_spares(self) -> None:
         """Wait until all of them have their functions."""
         for process in self._spare.values():
             process.load()
+
+    @property
+    def spares(self) -> dict[str, int | None]:
+        """By view, the process that waits for its flow."""
+        return {view: process.pid for view, process in self._spare.items()}
+
+    def process_of(self, flow: FlowId) -> int | None:
+        """The process of a flow with functions."""
+        return self._flows[flow].process.pid
 
     @property
     def flows(self) -> AbstractSet[FlowId]:
