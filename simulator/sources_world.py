@@ -125,7 +125,7 @@ class SourcesWorld(IcaddWorld):
         stands = cursor.reading or cursor.hash64 in reader.sealed
         return not stands and cursor.offset < self.sizes[partition]
 
-    def _input(self, worker: WorkerId, region: str) -> tuple[TracedRow, ...]:
+    def input_of(self, worker: WorkerId, region: str) -> tuple[TracedRow, ...]:
         return self.listed.get(worker, ())
 
     def take(self, step: IcaddStep) -> None:
