@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.change_log_kit import replayed
 from upriver.app import App
 from upriver.errors import DeclarationError, UnknownView, UpriverWarning
+from upriver.lake.change_log import ChangeLog
+from upriver.lake.lake import Lake
 
 pytestmark = pytest.mark.spark
 
@@ -181,10 +184,8 @@ def test_rows_on_which_a_map_fails_are_set_aside_and_few_rows_are_kept(spark: An
             app.drop_table("orders")
         write(orders(spark, 30, 40), tmp_path / "orders")
         app.wait(timeout=120)
-    rows = app.changes("good").writeStream.format("memory").queryName("good_changes").trigger(availableNow=True)
-    rows.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
-    kinds = {row["_change_type"] for row in spark.sql("SELECT * FROM good_changes").collect()}
-    assert {"insert"} < kinds
+    rows = replayed(ChangeLog(Lake(str(tmp_path / "lake"))), "good")
+    assert rows.total() == sum(min(len(each), 2) for each in good.values()) > 0
 
 
 def test_a_start_says_that_a_function_is_another_one(spark: Any, tmp_path: Path) -> None:

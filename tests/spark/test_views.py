@@ -109,7 +109,7 @@ def test_a_stateful_map_sees_each_keys_rows_in_order_while_keys_move(spark: Any,
     assert_equals_spark(spark, cluster, "totals", sql)
     found = cluster.lookup("totals", [3])
     assert found["id"].to_pylist() == sorted(found["id"].to_pylist())
-    with pytest.raises(DeclarationError, match="there is no table 'nowhere'"):
+    with pytest.raises(DeclarationError, match="there is no table, view or stateful map 'nowhere'"):
         cluster.stateful_map("x", source="nowhere", key="k", func=running_total, schema="n INT")
 
 
