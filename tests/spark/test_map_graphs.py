@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.change_log_kit import replayed
+from tests.support import change_log_kit
 from upriver.app import App
 from upriver.errors import DeclarationError, UnknownView, UpriverWarning
 from upriver.lake.change_log import ChangeLog
@@ -184,7 +184,7 @@ def test_rows_on_which_a_map_fails_are_set_aside_and_few_rows_are_kept(spark: An
             app.drop_table("orders")
         write(orders(spark, 30, 40), tmp_path / "orders")
         app.wait(timeout=120)
-    rows = replayed(ChangeLog(Lake(str(tmp_path / "lake"))), "good")
+    rows = change_log_kit.replayed(ChangeLog(Lake(str(tmp_path / "lake"))), "good")
     assert rows.total() == sum(min(len(each), 2) for each in good.values()) > 0
 
 
