@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from simulator.cluster import SimulatedCluster
 from simulator.lake import CUTS_MAX
+from upriver.plan.flows import stages_of
 from upriver.plan.plan import DataflowPlan
 
 STEPS_TO_REST_MAX = 100_000
@@ -23,6 +24,6 @@ def steps_to_rest(cluster: SimulatedCluster, plans: Sequence[DataflowPlan], vnod
     places_max = len(cluster.rescale_observer.places) + declared + len(cluster.view_observer.waiting) + 5
     epochs = places_max * (cluster.lake.published + 1) * (slices_max + 3)
     slices = places_max**2 * len(plans) * (vnodes + 10)
-    depth = max(max(plan.stages.values()) for plan in plans)
+    depth = max(stages_of(plans).values())
     epochs *= 1 + 4 * (depth + 1) * places_max if depth else 1
     return 2 * under_way + 2 * (2 + len(cluster.rescale_observer.waiting)) * (epochs + slices)

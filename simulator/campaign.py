@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import duckdb
@@ -69,8 +70,14 @@ class Simulator:
         self._steps_to_rest_max = steps_to_rest_max
         self._database = duckdb.connect(config={"threads": 1})
 
-    def world(self, seed: int, plans: tuple[DataflowPlan, ...] | None = None) -> World:
-        """The cluster of a seed at its beginning. plans: in place of the scenario's views.
+    def world(
+        self,
+        seed: int,
+        plans: tuple[DataflowPlan, ...] | None = None,
+        later: Mapping[str, DataflowPlan] = MappingProxyType({}),
+    ) -> World:
+        """The cluster of a seed at its beginning. plans: in place of the scenario's views. later: as of
+        :class:`.ViewObserver`.
 
         Raises DeclarationError for a number of workers that cannot be.
         """
@@ -84,6 +91,7 @@ class Simulator:
             self._build_region,
             retained(way),
             self._steps_to_rest_max,
+            later,
         )
 
     def play(self, seed: int) -> RunOutcome:

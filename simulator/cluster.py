@@ -33,6 +33,7 @@ from upriver.errors import NotWritten
 from upriver.ids import BEGINNING, Epoch, FlowId, Incarnation, WorkerId
 from upriver.lake.spans import EpochSpan, single, span_after
 from upriver.migration.messages import Acquire
+from upriver.plan.flows import as_one, readers_of
 from upriver.plan.plan import NOT_WANTED, TableSpec
 from upriver.plan.retention import Retain
 from upriver.protocol.coordinator_events import (
@@ -158,10 +159,10 @@ class SimulatedCluster:
         self.spoil = 0.0
         """How likely a file of the checkpoints is found damaged when a worker reads it."""
         self._damaged: set[tuple[str, Epoch]] = set()
-        """Checkpoints, by view, with a file that is damaged from now on."""
+        """Checkpoints, by the first view of a flow, with a file that is damaged from now on."""
         self.view_observer = view_observer
         possible, kept = tuple(view_observer.possible.values()), tuple(view_observer.kept.values())
-        self.lake = FakeLake(possible, vnodes, retains, rules)
+        self.lake = FakeLake((*possible, *view_observer.later.values()), vnodes, retains, rules)
         self.lake.keep(kept)
         self.oracle = Oracle([replace(plan, full_because=NOT_WANTED) for plan in possible], vnodes, build_region)
         self.checkpoints = FakeCheckpoints(vnodes)
@@ -218,20 +219,18 @@ class SimulatedCluster:
         self.latest.clear()
         self.leases.clear()
         self._died_in.clear()
-        self.view_observer = ViewObserver(
-            tuple(self.view_observer.possible.values()), tuple(self.view_observer.kept.values())
-        )
+        self.view_observer = self.view_observer.of_another_driver()
         self.network = Network(self.processes.get)
         self.watcher = self.watcher.of_another_driver(self.view_observer, placement.workers, self.network)
         self.lookup_observer = LookupObserver(
             self.view_observer, self.lake, self.oracle, self.watcher.counters, self.bad_rows
         )
         self.rescale_observer = RescaleObserver(self.watcher, self.view_observer, placement, found)
-        kept = self.view_observer.kept.values()
+        kept = tuple(self.view_observer.kept.values())
         found_by_view = self.checkpoints.begin_again(kept, self.lake.is_within_a_segment)
         self.coordinator = CoordinatorMachine(
             placement.vnode_map,
-            tuple(kept),
+            kept,
             self._rules,
             found_by_view if self._takes_checkpoints else None,
             membership=self._membership,
@@ -389,7 +388,7 @@ class SimulatedCluster:
         of_share = (OfShare(flow=part.flow, message=rows), OfShare(flow=part.flow, message=unsent))
         message = self._rng.choice((*of_share, WorkerFailed(kind="OSError", error="the disk is gone")))
         if message is of_share[0]:
-            self.bad_rows.doomed.add(plan.name)
+            self.bad_rows.doomed.update((plan.name, *readers_of(part.plans, plan.name)))
         self.step_coordinator(WorkerSaid(incarnation=process.incarnation, message=message))
         return message
 
@@ -490,7 +489,9 @@ class SimulatedCluster:
             return
         self.trace.append(f"{process} notices that it has read other rows of {channel} than there are")
         self.watcher.counters["torn_reads_noticed"] += 1
-        self.bad_rows.doomed.update(plan.name for plan in part.plans if channel in plan.channels)
+        self.bad_rows.doomed.update(
+            plan.name for plan in part.plans if channel in as_one(part.plans, plan.name).channels
+        )
         part.torn = None
 
     def _want(self, process: Process, part: SharePart, action: LakeWish) -> None:
@@ -524,13 +525,12 @@ class SimulatedCluster:
 
     def _restore(self, process: Process, part: SharePart, action: ReadState) -> None:
         self.watcher.counters["restored"] += 1
-        (plan,) = part.plans
-        checkpoints = self.checkpoints.of(plan.name)
+        checkpoints, flow = self.checkpoints.of(part.plans), part.plans[0].name
         if not checkpoints.has(action.chain):
             if self._is_current(process, part):
-                self.lake.missed.update(f"checkpoint {epoch} of {plan.name}" for epoch in action.chain)
+                self.lake.missed.update(f"checkpoint {epoch} of {flow}" for epoch in action.chain)
             return  # it was replaced, or dropped
-        chain = [(plan.name, epoch) for epoch in action.chain]
+        chain = [(flow, epoch) for epoch in action.chain]
         if self.spoil and self._rng.random() < self.spoil:
             self._damaged.add(self._rng.choice(chain))
         if self._damaged.intersection(chain):
@@ -648,13 +648,11 @@ class SimulatedCluster:
                 self.change_log.waiting.append(action)
             case CheckpointReady():
                 self.trace.append(f"  checkpoint of {action.epoch} is ready in flow {action.flow}")
-                for plan in self.view_observer.plans_of(action.flow):
-                    self.checkpoints.sweep(plan.name, action.chain)
+                self.checkpoints.sweep(self.view_observer.plans_of(action.flow), action.chain)
             case ForgetCheckpoints():
                 self.trace.append(f"  checkpoints of flow {action.flow} are of no use any more")
                 self.watcher.counters["checkpoints_forgotten"] += 1
-                for plan in self.view_observer.plans_of(action.flow):
-                    self.checkpoints.of(plan.name).forget()
+                self.checkpoints.of(self.view_observer.plans_of(action.flow)).forget()
             case CheckpointFailed():
                 self.trace.append(f"  checkpoint of {action.epoch} is given up in flow {action.flow}: {action.why}")
                 self.watcher.counters["checkpoints_given_up"] += 1

@@ -23,6 +23,7 @@ from upriver.engine.region import Region
 from upriver.hashing import hash64
 from upriver.ids import BEGINNING, Epoch
 from upriver.lake.compaction import dated
+from upriver.plan.flows import stages_of
 from upriver.plan.plan import NOT_WANTED, ConstantEdge, DataflowPlan, LakeEdge, TableSpec
 from upriver.plan.row_order import dated_schema
 from upriver.state.pair_index import sorted_by
@@ -90,8 +91,9 @@ class DataflowWorld:
         for region, port, batch in self._shuffled([list(queue) for queue in self._from_the_lake(epochs, first)]):
             self._deliver(region, port, batch)
         self._advance(workers[early:], clock)
-        for stage in range(max(self._plan.stages.values()) + 1):
-            self._run_stage([name for name, found in self._plan.stages.items() if found == stage])
+        stages = stages_of([self._plan])
+        for stage in range(max(stages.values()) + 1):
+            self._run_stage([name for name, found in stages.items() if found == stage])
 
     def _advance(self, workers: Sequence[Mapping[str, Region]], clock: int | None) -> None:
         for worker in workers:

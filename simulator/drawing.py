@@ -1,11 +1,13 @@
 """The state in which a simulated cluster begins: its views, their kinds, and the owner of each vnode."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from random import Random
 
 from simulator.tables import BAD_ROWS
 from upriver.errors import DeclarationError
 from upriver.ids import MapVersion, WorkerId
+from upriver.plan.flows import flows_of
 from upriver.plan.plan import DataflowPlan
 from upriver.plan.provenance import why_untraced
 from upriver.vnodes import VnodeMap
@@ -22,7 +24,9 @@ def drawn_plans(rng: Random, plans: tuple[DataflowPlan, ...]) -> tuple[DataflowP
     """Some of the views; in most clusters only such as exchange nothing, whose epochs flow."""
     flowing = tuple(plan for plan in plans if not plan.depth)
     pool = flowing if flowing and rng.random() >= EXCHANGED_SHARE else plans
-    return tuple(sorted(rng.sample(pool, rng.randint(1, min(VIEWS_MAX, len(pool)))), key=plans.index))
+    chosen = rng.sample(pool, rng.randint(1, min(VIEWS_MAX, len(pool))))
+    whole = {plan.name for flow in flows_of(plans) if any(plan in chosen for plan in flow) for plan in flow}
+    return tuple(plan for plan in plans if plan.name in whole)
 
 
 def apart_of(rng: Random) -> Random:
@@ -61,8 +65,19 @@ def drawn_budget(rng: Random, plans: tuple[DataflowPlan, ...]) -> int | None:
 
 
 def drawn_views(rng: Random, plans: tuple[DataflowPlan, ...]) -> tuple[DataflowPlan, ...]:
-    """Those that are there at the start: perhaps none."""
-    return tuple(plan for plan in plans if rng.random() < 0.5)
+    """Those that are there at the start: perhaps none, but for those that share stateful maps."""
+    return tuple(plan for plan in plans if rng.random() < 0.5 or plan.feeds or plan.fed_by)
+
+
+def may_change(
+    plan: DataflowPlan, plans: Sequence[DataflowPlan], kept: Collection[str], later: Collection[str]
+) -> bool:
+    """Whether a user may drop a view, or declare it. Nothing that others read is dropped; and what is declared later
+    shares no map. kept: the names of those of ``plans`` that are declared. later: of those that can be planned by
+    themselves."""
+    if plan.name in kept:
+        return not any(plan.name in other.fed_by for other in plans if other.name in kept)
+    return plan.name in later or not (plan.feeds or plan.fed_by)
 
 
 def drawn_map(rng: Random, workers: int) -> VnodeMap:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import filterfalse
 
 from upriver.ids import Epoch, VnodeId
+from upriver.plan.flows import flows_of
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import PublishCheckpoint
 from upriver.protocol.worker_events import SealState, WriteState
@@ -25,8 +26,8 @@ class Writing:
         self.written.pop(checkpoint, None)
 
 
-class ViewCheckpoints:
-    """What was published of one view's flow, and the files that there are."""
+class FlowCheckpoints:
+    """What was published of one flow, and the files that there are."""
 
     def __init__(self, vnodes: int) -> None:
         self.published: dict[Epoch, Checkpoint] = {}
@@ -125,20 +126,20 @@ class ViewCheckpoints:
 
 
 class FakeCheckpoints:
-    """The checkpoints of all views, each of which is a flow. waiting: to be published."""
+    """The checkpoints of all flows. waiting: to be published."""
 
     def __init__(self, vnodes: int) -> None:
         self.waiting: deque[PublishCheckpoint] = deque()
         self._vnodes = vnodes
-        self._of: dict[str, ViewCheckpoints] = {}
+        self._of: dict[tuple[str, ...], FlowCheckpoints] = {}
 
-    def of(self, view: str) -> ViewCheckpoints:
-        """Those of one view."""
-        return self._of.setdefault(view, ViewCheckpoints(self._vnodes))
+    def of(self, plans: Sequence[DataflowPlan]) -> FlowCheckpoints:
+        """Those of one flow. plans: its views', whether some are dropped or not."""
+        return self._of.setdefault(tuple(plan.name for plan in plans), FlowCheckpoints(self._vnodes))
 
-    def sweep(self, view: str, chain: tuple[Epoch, ...]) -> None:
-        """Remove what neither this chain of a view nor the one before it has."""
-        self.of(view).sweep(chain, self.waiting)
+    def sweep(self, plans: Sequence[DataflowPlan], chain: tuple[Epoch, ...]) -> None:
+        """Remove what neither this chain of a flow nor the one before it has."""
+        self.of(plans).sweep(chain, self.waiting)
 
     def begin_again(
         self, plans: Iterable[DataflowPlan], is_of_no_use: Callable[[Epoch], bool]
@@ -147,9 +148,9 @@ class FakeCheckpoints:
         no worker can go on from that epoch."""
         self.waiting.clear()
         return {
-            plan.name: FoundCheckpoints(
-                CheckpointPlace(plan.name, (plan.name,)), tuple(self.of(plan.name).begin_again(is_of_no_use))
+            flow[0].name: FoundCheckpoints(
+                CheckpointPlace("+".join(names), names), tuple(self.of(flow).begin_again(is_of_no_use))
             )
-            for plan in plans
-            if plan.full_because is not None
+            for flow in flows_of(plans)
+            if any(plan.full_because is not None for plan in flow) and (names := tuple(plan.name for plan in flow))
         }

@@ -10,6 +10,7 @@ from simulator.oracle import Oracle, by_key
 from simulator.process import Process, SimulatedLookup
 from simulator.tables import ORDERED, Key
 from simulator.view_observer import ViewObserver
+from upriver.errors import UnknownView
 from upriver.ids import Epoch
 from upriver.protocol.messages import Assign, DropFlow, ForShare, Meet, Resume, Retire
 from upriver.protocol.worker_events import Answer, LookupAsked, PeerLost, Refuse, WorkerEvent
@@ -102,7 +103,8 @@ class LookupObserver:
         part = process.part_of(lookup.view)
         has_all = self._is_owned(process, lookup) if part is None or part.alone else not lookup.together
         owned = part is None or (not part.leaves and has_all)
-        known, dismissed = part is not None, self._dismisses(cause, lookup.view)
+        is_gone = lookup.view not in self._view_observer.kept and isinstance(refusal.error, UnknownView)
+        known, dismissed = part is not None and not is_gone, self._dismisses(cause, lookup.view)
         require(checkers.lookups_are_refused_for_a_reason, refusal.error, known, process.serves, owned, dismissed)
         self._counters["lookups_refused"] += 1
 

@@ -23,8 +23,9 @@ from simulator.tables import CLOCKED, OFFERS, TABLES, VIEWS, Key
 from upriver.engine.stateful import MapInputs, Readable, stateful_map_op
 from upriver.hashing import hash64
 from upriver.plan.plan import DataflowPlan, Keep, Per, TableSpec
+from upriver.plan.planning import plan_together
 from upriver.plan.source import Source
-from upriver.sql.views import MapRelation, compiled, declared_view, mapped_rows, mapped_view
+from upriver.sql.views import CompiledView, MapRelation, compiled, declared_view, mapped_rows, mapped_view
 
 Row = tuple[Any, ...]
 
@@ -176,12 +177,23 @@ class DeclaredGraph:
         """Of all maps. keep: by map, the rows that stay, if not all do."""
         return tuple(mapped_view(each.name, self._rows[each.name], SPECS, keep.get(each.name)) for each in self.maps)
 
+    def together(self, keep: Mapping[str, Keep] = MappingProxyType({}), *views: str) -> tuple[DataflowPlan, ...]:
+        """Of all maps as an app runs them, in flows: each is computed once, and feeds what reads it. keep: as for
+        ``plans``. views: of these maps there is a view in SQL, too, named ``of_`` and the map."""
+        of = [self._view(f"of_{each}", each) for each in views]
+        relations = {name: rows.relation for name, rows in self._rows.items()}
+        relations |= {plan.name: view.relation for view, plan in of}
+        return plan_together([*self.plans(keep), *(plan for _, plan in of)], relations, SPECS)
+
     def view(self, name: str, of: str) -> DataflowPlan:
         """A view in SQL of what a map gives, by numbers in its rows. of: the map."""
+        return self._view(name, of)[1]
+
+    def _view(self, name: str, of: str) -> tuple[CompiledView, DataflowPlan]:
         sql = f"SELECT to_{of}, count(*) AS rows, max(crc_{of}) AS most FROM {of} GROUP BY to_{of}"
         known = SharedAnalyser({**SPECS, of: TableSpec(of, self.readables[of].schema, ())})
         analysed = known.analysed(name, sql, {})
-        return declared_view(Source(name, sql), analysed, f"to_{of}", SPECS, known, {of: self._rows[of]})[1]
+        return declared_view(Source(name, sql), analysed, f"to_{of}", SPECS, known, {of: self._rows[of]})
 
 
 # The oracle -----------------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from simulator.lake import FakeLake
 from simulator.tables import BAD_ROWS, ORDERED, VALUES, Key, KeyHashes, hashes_of_keys
 from upriver.engine.region import ALL_ROWS
-from upriver.ids import Epoch, FlowId, VnodeId, WorkerId
+from upriver.ids import Channel, Epoch, FlowId, VnodeId, WorkerId
 from upriver.lake.spans import single
+from upriver.plan.flows import as_one, stages_of
 from upriver.plan.plan import DataflowPlan, StatefulMapOp
 from upriver.protocol.messages import Assign, BeginStage, OpenEpoch
 from upriver.protocol.worker_events import EpochRead, RowsRead, TimeToSettle
@@ -56,7 +57,9 @@ class Oracle:
     def __init__(self, plans: Sequence[DataflowPlan], vnodes: int, build_region: BuildRegion) -> None:
         self._plans = plans
         self._machine = FlowShare(FlowId(0), build_region)
-        self._deepest = max((stage for plan in plans for stage in plan.stages.values()), default=0)
+        self._deepest = max(stages_of(plans).values(), default=0)
+        self._fed = {plan.name: as_one(plans, plan.name) for plan in plans}
+        """Each with the regions of the maps that feed it."""
         alone = VnodeMap.initial(vnodes, [WorkerId(0)])
         self._everything = alone.vnodes_of_worker(WorkerId(0))
         everything = Assign(
@@ -96,11 +99,16 @@ class Oracle:
             if shares[plan.name].failure is not None:
                 self.failed.setdefault(plan.name, epoch)
         going_on = [plan for plan in self._plans if plan.name not in self.failed]
-        fed = [plan for plan in going_on if plan.channels & runs.keys() or plan.is_clocked]
+        fed = [plan for plan in going_on if self._is_fed(plan.name, runs)]
         changed = {plan.name: by_key(shares[plan.name].region.scan(), plan) for plan in fed}
         self._history.append({**self._history[-1], **changed})
         kept = {plan.name: frozenset(shares[plan.name].region.keys_of(0, 1).tolist()) for plan in fed}
         self._kept.append({**self._kept[-1], **kept})
+
+    def _is_fed(self, view: str, channels: Collection[Channel]) -> bool:
+        """Whether an epoch with rows of these channels may change a view."""
+        whole = self._fed[view]
+        return whole.is_clocked or not whole.channels.isdisjoint(channels)
 
     def knows(self, view: str, epoch: Epoch) -> bool:
         """Whether the view can be computed through an epoch. If not, a worker may go on that has not heard so."""
@@ -156,7 +164,8 @@ def sql_answer(
 
 def has_maps(plan: DataflowPlan) -> bool:
     """Whether a user's function computes rows of it, of which no SQL knows."""
-    return any(isinstance(node.op, StatefulMapOp) for region in plan.regions for node in region.nodes)
+    nodes = (node for region in plan.regions for node in region.nodes)
+    return bool(plan.fed_by) or any(isinstance(node.op, StatefulMapOp) for node in nodes)
 
 
 def bad_rows_of(view: str, table: str, rows: pa.Table | pa.RecordBatch) -> pa.Array | pa.ChunkedArray | None:

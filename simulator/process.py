@@ -8,7 +8,7 @@ from random import Random
 
 import pyarrow as pa
 
-from simulator.fake_checkpoints import ViewCheckpoints, Writing
+from simulator.fake_checkpoints import FlowCheckpoints, Writing
 from simulator.lake import FakeLake
 from simulator.tables import Key
 from upriver.errors import NotRead
@@ -16,7 +16,7 @@ from upriver.hashing import HASH64_MAX
 from upriver.ids import Channel, Epoch, FlowId, Incarnation, MapVersion, SnapshotId, WorkerId
 from upriver.lake.spans import EpochSpan, span_after
 from upriver.migration.messages import Bye
-from upriver.plan.plan import DataflowPlan
+from upriver.plan.plan import DataflowPlan, view_of
 from upriver.protocol.messages import (
     Assign,
     CloseInput,
@@ -221,7 +221,7 @@ class SharePart:
         aged = lake.aged(span, action.vnodes, action.channels, action.as_of)
         self.unread = deque(chain(slices, [EpochRead(epoch=action.epoch, promised=promised, aged=aged)]))
 
-    def start_restoring(self, action: ReadState, checkpoints: ViewCheckpoints, rng: Random) -> None:
+    def start_restoring(self, action: ReadState, checkpoints: FlowCheckpoints, rng: Random) -> None:
         """Line up what the checkpoints have, in any order."""
         found = [
             StateRead(region=region, chunk=chunk) for region, chunk in checkpoints.read_all(action.chain, action.vnodes)
@@ -334,18 +334,21 @@ class Process:
 
     @property
     def shares(self) -> Mapping[str, Shard]:
-        """The process's share of every region of every flow, for checkers to look at."""
+        """The process's share of every region of every flow, for checkers to look at: of views of one name, of the one
+        that is not dropped."""
         phases = [share.phase for share in self.machine.shares.values()]
+        serving = [phase.regions for phase in phases if isinstance(phase, Serving)]
+        served = {name for regions in serving for name in regions.shards if view_of(name) in regions.served}
         return {
             name: shard
-            for phase in phases
-            if isinstance(phase, Serving)
-            for name, shard in phase.regions.shards.items()
+            for regions in serving
+            for name, shard in regions.shards.items()
+            if view_of(name) in regions.served or name not in served
         }
 
     def part_of(self, view: str) -> SharePart | None:
         """The share of the flow that has this view."""
-        return next((part for part in self.parts.values() if view in [plan.name for plan in part.plans]), None)
+        return next((part for part in self.parts.values() if view in self.served(part)), None)
 
     def unlogged(self, view: str) -> frozenset[int]:
         """hash64 of the keys with changes that the view's log did not have when this process last looked."""
@@ -361,6 +364,16 @@ class Process:
     def plans(self) -> tuple[DataflowPlan, ...]:
         """Of the views that the process keeps a share of."""
         return tuple(plan for part in self.parts.values() for plan in part.plans)
+
+    def served(self, part: SharePart) -> Sequence[str]:
+        """The views of a part, but for such as were dropped while others of their flow stay."""
+        phase = self.phase(part.flow)
+        return phase.regions.served if isinstance(phase, Serving) else [plan.name for plan in part.plans]
+
+    @property
+    def views(self) -> list[str]:
+        """The views that it serves."""
+        return [view for part in self.parts.values() for view in self.served(part)]
 
     @property
     def alone(self) -> bool:

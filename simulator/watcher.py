@@ -246,7 +246,8 @@ class Watcher:
             watch.applied[process.worker] = message.epoch
         if part.reads_mixed:
             return
-        for plan in part.plans:
+        served = process.served(part)
+        for plan in (plan for plan in part.plans if plan.name in served):
             concerns = plan.is_cone or any(message.read[channel] for channel in plan.channels)
             if (concerns or message.epoch % FULL_LOOK_EPOCHS == 0) and not process.shares[plan.name].is_behind:
                 self._look_at(process, part, plan)
@@ -480,7 +481,7 @@ class Watcher:
             overdue = [t for t, a in process.waiting.items() if a.lookup.at_least <= self._lake.published]
             require(checkers.nobody_is_left_waiting, overdue)
             require(checkers.snapshots_that_are_dropped_are_forgotten, process.held, self._dropped)
-            require(checkers.workers_keep_the_views_that_are_wanted, [plan.name for plan in process.plans], kept)
+            require(checkers.workers_keep_the_views_that_are_wanted, process.views, kept)
             require(checkers.no_share_of_a_gone_flow, process.machine.shares.keys() - flows.keys())
             for region in process.shares:
                 by_now[f"{process}, {region}"] = process.map_of(region)

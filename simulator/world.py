@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from random import Random
+from types import MappingProxyType
 
 import duckdb
 
@@ -22,7 +23,16 @@ from simulator.checkers import require
 from simulator.checkpoint_store import commit, store
 from simulator.clients import drawn_rescale, drawn_workers
 from simulator.cluster import SimulatedCluster
-from simulator.drawing import apart_of, drawn_budget, drawn_logged, drawn_map, drawn_partial, drawn_plans, drawn_views
+from simulator.drawing import (
+    apart_of,
+    drawn_budget,
+    drawn_logged,
+    drawn_map,
+    drawn_partial,
+    drawn_plans,
+    drawn_views,
+    may_change,
+)
 from simulator.event_weights import EventWeights
 from simulator.network import SimulatedLine
 from simulator.process import Process, SharePart
@@ -86,9 +96,10 @@ class World:
         build_region: BuildRegion,
         retains: Mapping[str, Retain] = NO_RETENTION,
         steps_to_rest_max: int = STEPS_TO_REST_MAX,
+        later: Mapping[str, DataflowPlan] = MappingProxyType({}),
     ) -> None:
         """plans: of the scenario's views; the world draws some of them. retains: by table, how rows leave; the plans
-        must know. steps_to_rest_max: after which a cluster will never rest."""
+        must know. steps_to_rest_max: after which a cluster will never rest. later: as of :class:`ViewObserver`."""
         self.steps, self._steps_to_rest_max = 0, steps_to_rest_max
         self._rng = rng
         fixed = scenario.weights is not None
@@ -118,7 +129,7 @@ class World:
         if scenario.faults is not None:
             self._weights = self._weights.with_faults(scenario.faults)
         kept = drawn_views(rng, self._plans) if self._weights.replan else self._plans
-        views, checkpoints = ViewObserver(self._plans, kept), self._weights.checkpoint > 0
+        views, checkpoints = ViewObserver(self._plans, kept, later), self._weights.checkpoint > 0
         membership, outgrown = self._weights.membership, self._weights.outgrown
         budget = drawn_budget(rng, self._plans)
         if not fixed and not fails and (apart.random() < COMPACTED_SHARE or retains):
@@ -522,9 +533,15 @@ class World:
         """A user declares or drops a view: Spark makes the indexes, while all goes on."""
         cluster = self.cluster
         last = [*cluster.view_observer.waiting.values(), *self._declared]
-        names = {plan.name for plan in (last[-1].plans if last else cluster.view_observer.kept.values())}
-        names ^= {self._rng.choice(self._plans).name}
-        plans = tuple(plan for plan in self._plans if plan.name in names)
+        by_then = {plan.name: plan for plan in (last[-1].plans if last else cluster.view_observer.kept.values())}
+        names = set(by_then)
+        later = cluster.view_observer.later
+        possible = [plan for plan in self._plans if may_change(plan, self._plans, names, later)]
+        if not possible:
+            return
+        names ^= {self._rng.choice(possible).name}
+        known = {**{plan.name: plan for plan in self._plans}, **later, **by_then}
+        plans = tuple(known[plan.name] for plan in self._plans if plan.name in names)
         cluster.lake.keep(plans)
         epochs = cluster.lake.events()
         wish = PlansWanted(ticket=next(self._tickets), plans=plans, epochs=epochs)

@@ -37,6 +37,7 @@ from upriver.net.server import listen_at, listen_for
 from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tokens
 from upriver.plan.explain import render, why_full
 from upriver.plan.plan import DataflowPlan, FunctionForm, Per, TableSpec, UserFunction
+from upriver.plan.planning import plan_together
 from upriver.plan.source import Source
 from upriver.progress import progress_shown
 from upriver.runtime.clock_ticks import TICK_S
@@ -198,6 +199,8 @@ class App:
         self._frames = ViewFrames(self._spark, self._leaves, self._analyser, self._tables)
         self._plans: dict[str, DataflowPlan] = {}
         self._maps: dict[str, MapRelation] = {}
+        self._feeding: dict[str, DataflowPlan] = {}
+        """The stateful maps that only feed others, each planned by itself."""
         """The rows of stateful maps, which views compute for themselves."""
         self._relations: dict[str, MapRelation] = {}
         """The rows of views, which maps compute for themselves."""
@@ -413,7 +416,9 @@ class App:
             self._tables |= tables
             for table, spec in tables.items():
                 self._sources[table] = replace(self._sources[table], table=spec)
-            if not feeds_others_alone:
+            if feeds_others_alone:
+                self._feeding[name] = plan
+            else:
                 self._keep({**self._plans, name: plan}, timeout)
             self._maps[name] = rows
             self._frames.keep_map(name, op.output)
@@ -492,6 +497,7 @@ class App:
                 self._check_view(name)
             self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
             self._maps.pop(name, None)
+            self._feeding.pop(name, None)
             self._relations.pop(name, None)
             self._frames.forget(name)
 
@@ -590,7 +596,9 @@ class App:
         self._take_the_place_of_another()
         gateway = Gateway(self._connected, self._config.tokens, self._config.root)
         sources, plans = list(self._sources.values()), list(self._plans.values())
-        running = RunningApp(self._spark, self._config, sources, plans, {QUERY: gateway.query_piece})
+        relations = {one: rows.relation for one, rows in (*self._relations.items(), *self._maps.items())}
+        together = plan_together([*self._feeding.values(), *plans], relations, self._tables)
+        running = RunningApp(self._spark, self._config, sources, plans, together, {QUERY: gateway.query_piece})
         waits, give_up_at = flag("wait", wait), time.monotonic() + seconds("timeout", timeout)
         try:
             self._doors = OpenDoors(self._doors_wanted, gateway)

@@ -2,6 +2,7 @@
 that ``plan/row_order.py`` says, and so gives what one process gives that follows the order by the letter."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -13,7 +14,9 @@ from simulator.dataflow_world import DataflowWorld
 from simulator.map_graphs import SPECS, DeclaredGraph, OneProcess, drawn_graph
 from simulator.tables import TABLES, Key, RowSource
 from upriver.engine.expressions import Evaluator
+from upriver.plan.flows import as_one
 from upriver.plan.plan import Keep
+from upriver.plan.planning import FEEDS_ALONE
 
 SPANS_MAX, EPOCHS_MAX, ROWS_MAX = 3, 3, 8
 CLOCK_S = 12
@@ -47,7 +50,9 @@ def play(seed: int, evaluator: Evaluator) -> None:
     for span, clock in zip(spans, clocks, strict=True):
         oracle.run(span, clock)
     keep = {each.name: one for each in graph.maps if (one := drawn_keep(rng, each.name)) is not None}
-    for plan in graph.plans(keep):
+    together = graph.together(keep)
+    of_flows = (replace(as_one(together, plan.name), feeds=()) for plan in together if plan.is_kept)
+    for plan in (*(plan for plan in graph.plans(keep) if keep.get(plan.name) != FEEDS_ALONE), *of_flows):
         world = DataflowWorld(plan, SPECS, evaluator, Random(seed))
         for span, clock in zip(spans, clocks, strict=True):
             world.run_span(span, clock if plan.is_clocked else None)
@@ -61,7 +66,7 @@ def play(seed: int, evaluator: Evaluator) -> None:
 
 
 def drawn_keep(rng: Random, name: str) -> Keep | None:
-    return rng.choice([None, Keep(1), Keep(3), Keep(None, f"n_{name}", 2)])
+    return rng.choice([None, FEEDS_ALONE, Keep(1), Keep(3), Keep(None, f"n_{name}", 2)])
 
 
 def kept(rows: list[tuple[Any, ...]], keep: Keep | None) -> list[tuple[Any, ...]]:

@@ -42,9 +42,10 @@ def play(kind: str, seeds: Iterable[int]) -> None:
     simulator = Simulator(KINDS[kind])
     for seed in seeds:
         graph = DeclaredGraph(drawn_graph(Random(seed), may_change=kind != "segmented"))
-        last = graph.maps[-1].name
-        plans = (*graph.plans(), graph.view("of_maps", last))
-        world = simulator.world(seed, tuple(plan for plan in plans if plan.depth) or plans)
+        first, last = graph.maps[0].name, graph.maps[-1].name
+        views = dict.fromkeys((first, last))
+        later = {plan.name: plan for plan in (*graph.plans(), *(graph.view(f"of_{each}", each) for each in views))}
+        world = simulator.world(seed, (*graph.together({}, *views), graph.view("late", last)), later)
         try:
             world.run(KINDS[kind].steps)
             simulator.come_to_rest(world)
@@ -56,7 +57,7 @@ def play(kind: str, seeds: Iterable[int]) -> None:
         for epoch in range(1, lake.published + 1):
             oracle.run([dict([lake.published_rows(Epoch(epoch))])], lake.clock(Epoch(epoch)))
         for name in world.cluster.view_observer.possible:
-            if name == "of_maps":
+            if name not in graph.keys:
                 continue
             found = {
                 key: [row[len(graph.keys[name]) :] for row in rows]

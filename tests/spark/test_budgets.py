@@ -96,4 +96,4 @@ def river_of(spark: Any, root: Path, budget: int, *plans: DataflowPlan) -> Runni
         groups=1,
         memory_budget=budget,
     )
-    return RunningApp(spark, config, [StartedSource(table=NUMBERS, rows=rows, trigger={})], plans)
+    return RunningApp(spark, config, [StartedSource(table=NUMBERS, rows=rows, trigger={})], plans, plans)

@@ -64,7 +64,7 @@ def a_river(spark: Any, root: Path, listen: Listen) -> RunningApp:
         table=declared_table("t", rows, key="k", primary_key=(), order_by=(), deletes=None), rows=rows, trigger={}
     )
     config = AppConfig(root=str(root), workers=2, vnodes=8, tokens=Tokens(operator="token"), listen=listen, groups=1)
-    return RunningApp(spark, config, [source], [])
+    return RunningApp(spark, config, [source], [], [])
 
 
 def check_nothing_is_up(spark: Any, port_of: Callable[[], str] | None = None) -> None:

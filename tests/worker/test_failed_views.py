@@ -8,6 +8,7 @@ import coordinator_kit as driver
 import numpy as np
 import pytest
 from coordinator_kit import BOTH, coordinator, failures, finished, gone, listeners, only, published, scan, wanted
+from graphs_kit import reading_of
 from machines_kit import (
     ALL_MINE,
     FLOW,
@@ -36,9 +37,10 @@ from machines_kit import (
 )
 
 from upriver.coordinator.coordinator import CoordinatorMachine
-from upriver.errors import DeclarationError, ProtocolError, RowError
+from upriver.errors import DeclarationError, ProtocolError, RowError, UnknownView
 from upriver.ids import Epoch, MapVersion
 from upriver.migration.messages import Acquire
+from upriver.plan.plan import SendEdge
 from upriver.protocol import messages
 from upriver.protocol.coordinator_events import PlansWanted, PublishCheckpoint
 from upriver.protocol.peers import FailedHere, ForRegion
@@ -53,6 +55,15 @@ from upriver.worker.share import FlowShare
 FAILURE = ViewFailure(kind="RowError", error="view 'seen', epoch 1: overflow")
 OTHER = planned("other")
 TWO: dict[str, Any] = {"plans": (PLAN, OTHER), "maps": {name: vnode_map(ALL_MINE) for name in ("seen", "other")}}
+
+
+FEEDING = replace(PLAN, feeds=(SendEdge("reader", 0, ("k",)),))
+READER = reading_of(planned("reader"), "seen")
+FLOW_OF_TWO: dict[str, Any] = {
+    "plans": (FEEDING, READER),
+    "maps": {name: vnode_map(ALL_MINE) for name in ("seen", "reader")},
+}
+"""The second plan is computed from the first one's rows."""
 
 
 def bad(epoch: int, *keys: str) -> Any:
@@ -87,6 +98,36 @@ def test_another_view_over_the_same_rows_goes_on() -> None:
     machine.step(read(1, 1))
     assert answered(machine.step(asked("a", ticket=2, view="other"))) == {2: ({"a": [1]}, 1)}
     assert refused(machine.step(asked("a"))) == {1: ProtocolError}
+
+
+def test_what_reads_a_failed_one_fails_too() -> None:
+    machine = FlowShare(FLOW, lambda plan, _: Broken() if plan.name == "seen" else Seen())
+    machine.step(assign(**FLOW_OF_TWO))
+    machine.step(opened(1))
+    failed = reports(machine.step(rows(1, "a")), messages.ViewFailed)
+    assert [each.view for each in failed] == ["seen", "reader"]
+    assert failed[1].failure.error.startswith("view 'reader' reads 'seen', which has failed: view 'seen', epoch 1")
+    assert refused(machine.step(asked("a", view="reader"))) == {1: ProtocolError}
+
+
+def test_one_that_is_read_goes_on_without_its_reader() -> None:
+    machine = worker(assign(**FLOW_OF_TWO), messages.FailView(view="reader", failure=ViewFailure.dropped("reader")))
+    for event in (opened(1), rows(1, "a")):
+        assert reports(machine.step(event), messages.ViewFailed) == []
+    assert refused(machine.step(asked("a", view="reader"))) == {1: UnknownView}
+
+
+def test_views_fail_readers_without_the_rule_a_reader_goes_on_with_what_it_has() -> None:
+    machine = worker(assign(**FLOW_OF_TWO), rules=Rules(views_fail_readers=False))
+    machine.step(opened(1))
+    machine.step(bad(1, "a"))
+    assert [each.view for each in reports(machine.step(read(1, 1)), messages.ViewFailed)] == []
+    assert refused(machine.step(asked("a"))) == {1: RowError}
+    assert answered(machine.step(asked("a", ticket=2, view="reader"))) == {2: ({}, 1)}
+    coordinator_of_both = CoordinatorMachine(driver.vnode_map(), (*DRIVEN,), Rules(views_fail_readers=False))
+    for event in [*BOTH, FAILED]:
+        coordinator_of_both.step(event)
+    assert coordinator_of_both.cluster.failed.keys() == {"rows"}
 
 
 class Lost(Seen):
@@ -199,6 +240,7 @@ def test_keys_that_come_without_any_state_fail_the_view() -> None:
 
 # At the coordinator -------------------------------------------------------------------------------------------------
 
+DRIVEN = (replace(driver.PLAN, feeds=(SendEdge("reader", 0, ("k",)),)), reading_of(driver.planned("reader"), "rows"))
 ROWS_FAILED = ViewFailure(kind="RowError", error="overflow in view rows")
 FAILED = driver.said(2, messages.ViewFailed(view="rows", failure=ROWS_FAILED))
 
@@ -243,6 +285,32 @@ def test_what_failed_of_a_view_that_was_dropped_concerns_no_view_of_now() -> Non
     machine.step(driver.anew(2, 0, flow=2))
     machine.step(driver.said(2, messages.ViewFailed(view="rows", failure=ROWS_FAILED), flow=2))
     assert machine.cluster.failed == {"rows": ROWS_FAILED}
+
+
+def test_what_reads_a_failed_one_fails_at_every_worker() -> None:
+    machine = coordinator(*BOTH, plans=DRIVEN)
+    actions = machine.step(FAILED)
+    assert {(each.view, each.failure) for each in only(messages.FailView, actions)} == {
+        ("rows", ROWS_FAILED),
+        ("reader", ROWS_FAILED.of_reader("reader", "rows")),
+    }
+    assert machine.cluster.failed.keys() == {"rows", "reader"}
+
+
+def test_a_reader_is_dropped_and_what_it_reads_stays() -> None:
+    machine = coordinator(*BOTH, plans=DRIVEN)
+    first, reader = machine.cluster.plans
+    actions = machine.step(PlansWanted(ticket=1, plans=(first,), epochs=()))
+    assert only(messages.DropFlow, actions) == []
+    assert {each.view for each in only(messages.FailView, actions)} == {"reader"}
+    assert (machine.cluster.plans, machine.cluster.failed) == ((first,), {})
+    assert machine.cluster.flow_of("reader") is None
+    assert [flow.plans for flow in machine.cluster] == [(first, reader)]
+    again = machine.step(PlansWanted(ticket=2, plans=(first, driver.planned("reader")), epochs=()))
+    assert [assigned.plans[0].name for assigned in only(messages.Assign, again)] == ["reader", "reader"]
+    assert machine.cluster.flow_of("reader") is not machine.cluster.flow_of("rows")
+    gone = machine.step(PlansWanted(ticket=3, plans=(), epochs=()))
+    assert len(only(messages.DropFlow, gone)) == 4
 
 
 @pytest.mark.parametrize("strategy", list(Strategy))

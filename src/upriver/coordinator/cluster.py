@@ -123,12 +123,13 @@ class Cluster:
     @property
     def plans(self) -> tuple[DataflowPlan, ...]:
         """Of all flows' views."""
-        return tuple(plan for flow in tuple(self.flows.values()) for plan in flow.plans)
+        return tuple(plan for flow in tuple(self.flows.values()) for plan in flow.views)
 
     @property
     def failed(self) -> dict[str, ViewFailure]:
         """The views that have failed, and why."""
-        return {view: failure for flow in self for view, failure in dict(flow.failed).items()}
+        failed = ((plan.name, flow.failed.get(plan.name)) for flow in self for plan in flow.views)
+        return {view: failure for view, failure in failed if failure is not None}
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:
@@ -147,8 +148,8 @@ class Cluster:
 
     @property
     def maps(self) -> dict[str, VnodeMap]:
-        """The map of each region: all the same as ``reading`` unless a rescale is on."""
-        return {region: vnode_map for flow in self for region, vnode_map in flow.maps.items()}
+        """The map of each region, by its name among all: all the same as ``reading`` unless a rescale is on."""
+        return {flow.name_of(region): vnode_map for flow in self for region, vnode_map in flow.maps.items()}
 
     @property
     def vnode_map(self) -> VnodeMap:
@@ -195,13 +196,18 @@ class Cluster:
 
     def ended_by_view(self) -> dict[str, Epoch]:
         """The last epoch that each view reflects that has not failed. Another thread may call it."""
-        return {plan.name: flow.ledger.ended for flow in self if not flow.has_failed for plan in flow.plans}
+        return {plan.name: flow.ledger.ended for flow in self if not flow.has_failed for plan in flow.views}
 
     # Flows
 
     def flow_of(self, view: str) -> ServedFlow | None:
         """The flow of a view; ``None`` if there is no view of that name."""
-        return next((flow for flow in self if any(plan.name == view for plan in flow.plans)), None)
+        return next((flow for flow in self if any(plan.name == view for plan in flow.views)), None)
+
+    def region(self, name: str) -> tuple[ServedFlow, str]:
+        """The flow of a region, and the region's name in it. name: among those of all flows."""
+        found = ((flow, region) for flow in self for region in flow.maps if flow.name_of(region) == name)
+        return next(found)
 
     def unknown(self, view: str) -> UnknownView:
         """The error for a view that no flow has."""
@@ -257,6 +263,13 @@ class Cluster:
         self._log_ends.update((view, at) for view, at in flow.ledger.logged.items() if at is not None)
         del self.flows[flow.id]
         self.places.tell_all(DropFlow(flow=flow.id))
+
+    def leave(self, flow: ServedFlow, view: str) -> None:
+        """A view is gone, and what else is in its flow stays."""
+        flow.leave(view)
+        at = flow.ledger.end_log(view)
+        if at is not None:
+            self._log_ends[view] = at
 
     def _adopt_all(self) -> None:
         """Flows to come begin with segments as they are."""
@@ -357,7 +370,7 @@ class Cluster:
         (vnode_map, *_) = maps.values()
         self.places.read_by(vnode_map)
         for flow in self:
-            flow.go_by({**dict.fromkeys(flow.maps, vnode_map), **maps})
+            flow.go_by({region: maps.get(flow.name_of(region), vnode_map) for region in flow.maps})
 
     def go_by_one(self, vnode_map: VnodeMap) -> None:
         """This is the map of every region."""

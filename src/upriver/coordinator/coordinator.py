@@ -32,6 +32,7 @@ from upriver.coordinator.rescale.machine import RescaleMachine
 from upriver.coordinator.view_changes import ViewChange, ViewChanges
 from upriver.errors import ProtocolError, ViewCrashed
 from upriver.ids import Epoch, FlowId, Incarnation, WorkerId
+from upriver.plan.flows import flows_of
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
     AbortWanted,
@@ -168,18 +169,20 @@ class CoordinatorMachine:
         outgrown_epochs: int | None = None,
         logs: LoggedVersions | None = None,
     ) -> None:
-        """plans: of the views, each of which is a flow: 1, 2 and so on. checkpoints: by view, what there are of it;
-        ``None``: the app has none and takes none. checkpoint_epochs: how many epochs end between two; ``None``: only on
-        request. workers: in order; by default those that own vnodes. outgrown_epochs: how many epochs end until a
-        checkpoint is dropped if none follows; ``None``: any number. logs: the change logs in the lake."""
+        """plans: of the views, each behind those that feed it. Those that feed each other are a flow: 1, 2 and so on.
+        checkpoints: by the first view of a flow, what there are of it; ``None``: the app has none and takes none.
+        checkpoint_epochs: how many epochs end between two; ``None``: only on request. workers: in order; by default
+        those that own vnodes. outgrown_epochs: how many epochs end until a checkpoint is dropped if none follows;
+        ``None``: any number. logs: the change logs in the lake."""
         self._rules = rules
         every = CheckpointRules(every_epochs=checkpoint_epochs, outgrown_epochs=outgrown_epochs)
         logs = logs or LoggedVersions()
         places = WorkerPlaces(rules=rules, workers=vnode_map.workers if workers is None else workers, reading=vnode_map)
         self.cluster = Cluster(places, None if checkpoints is None else every, logs.ended)
-        for plan in plans:
-            found = (checkpoints or {}).get(plan.name, FoundCheckpoints())
-            self.cluster.begin_with((plan,), found, {view: at for view, at in logs.found.items() if view == plan.name})
+        for flow in flows_of(plans):
+            found = (checkpoints or {}).get(flow[0].name, FoundCheckpoints())
+            names = [plan.name for plan in flow]
+            self.cluster.begin_with(flow, found, {view: at for view, at in logs.found.items() if view in names})
         self._leader = Leader(self.cluster, membership)
         self._checkpoints = CheckpointRequests()
         self._changes = ChangePublication(self.cluster)
@@ -463,9 +466,14 @@ class CoordinatorMachine:
         wanted = change.wanted
         self.cluster.know(wanted.epochs, change.since)
         for flow in self.cluster:
-            if not all(plan in wanted.plans for plan in flow.plans):
+            left = [plan for plan in flow.views if plan not in wanted.plans]
+            if len(left) == len(flow.views):
                 self.cluster.drop(flow)
                 self.cluster.act(*self._checkpoints.answered(flow.id, flow.checkpoints))
+                continue
+            for plan in left:
+                self.cluster.leave(flow, plan.name)
+                self._view_failed(flow, ViewFailed(view=plan.name, failure=ViewFailure.dropped(plan.name)))
         kept = self.cluster.plans
         added = [self.cluster.add(plan, wanted.begins.get(plan.name)) for plan in wanted.plans if plan not in kept]
         self._leader.flows_changed()
@@ -653,12 +661,12 @@ class CoordinatorMachine:
             case CaughtUp() | FeedEnded():
                 self._leader.heard(flow, message)
             case Settled():
-                self._rescales.settled(process, message)
+                self._rescales.settled(flow, process, message)
             case PeerLeft():
-                self._rescales.peer_left(process, message)
+                self._rescales.peer_left(flow, process, message)
             case Moved():
                 flow.scans.some_have_moved()
-                self._rescales.moved(message)
+                self._rescales.moved(flow, message)
             case StartedAnew() | Counted() | KeysUnfilled() | Restored():
                 pass  # the member has noted them
             case TookOver():
@@ -690,9 +698,9 @@ class CoordinatorMachine:
         """views.fail_everywhere: the view fails at all workers, also at later ones. The first failure counts."""
         if message.view in flow.failed or message.view not in [plan.name for plan in flow.plans]:
             return
-        flow.fail(message.view, message.failure)
-        if self._rules.views_fail_everywhere:  # views.fail_everywhere
-            flow.tell_all(FailView(view=message.view, failure=message.failure))
+        for view, failure in flow.fail(message.view, message.failure).items():
+            if self._rules.views_fail_everywhere:  # views.fail_everywhere
+                flow.tell_all(FailView(view=view, failure=failure))
 
     def _channel_lost(self, process: WorkerProcess, message: PeersLost) -> None:
         """If the peer may be lost and standbys can take over from it, the coordinator probes it first."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from upriver.coordinator.published import PublishedEpochs
 from upriver.errors import ProtocolError
 from upriver.ids import BEGINNING, Channel, Epoch, WorkerId, preceding
+from upriver.plan.flows import stages_of
 from upriver.plan.plan import DataflowPlan, view_of
 from upriver.plan.schemas import rows_from_bytes
 from upriver.protocol.messages import NO_STAGE, EpochFinished, RowsApplied, RowsSettled, StageDone
@@ -95,7 +96,7 @@ class Ledger:
         """By region: the lake edges that feed it."""
         self._constants: dict[Channel, int] = {}
         """The rows of constant edges, which the first epoch has."""
-        self._depths: dict[str, int] = {}
+        self._depths: Mapping[str, int] = {}
         self._take(plans)
         self._rules = rules
         logs = logs or LoggedVersions()
@@ -118,6 +119,10 @@ class Ledger:
         """By logged view: the version after which a worker that begins notes changes; ``None``: not at all."""
         return {**self.logged, **self.log_begins}
 
+    def end_log(self, view: str) -> Epoch | None:
+        """A view's changes are logged no more. Returns the last version of its log, if it has begun."""
+        return self.logged.pop(view, None)
+
     def begin_logs(self, begins: Mapping[str, Epoch]) -> None:
         """The driver is committing the first changes of these views' logs. begins: the first version, by view."""
         self.log_begins = dict(begins)
@@ -130,12 +135,12 @@ class Ledger:
 
     def _take(self, plans: Sequence[DataflowPlan]) -> None:
         regions = [region for plan in plans for region in plan.spread]
-        self.deepest = max((stage for plan in plans for stage in plan.stages.values()), default=0)
+        self._depths = stages_of(plans)
+        self.deepest = max(self._depths.values(), default=0)
         self._channels = {region.name: [channel for _, channel in region.lake_ports] for region in regions}
         self._constants = {
             channel: rows_from_bytes(edge.rows).num_rows for plan in plans for channel, edge in plan.constants.items()
         }
-        self._depths = {name: depth for plan in plans for name, depth in plan.stages.items()}
 
     @property
     def is_staged(self) -> bool:

@@ -11,7 +11,8 @@ from itertools import dropwhile
 from upriver.coordinator.epochs import Ledger
 from upriver.coordinator.places import WorkerPlaces, WorkerProcess
 from upriver.ids import BEGINNING, Epoch, FlowId, Incarnation, VnodeId, WorkerId
-from upriver.plan.plan import DataflowPlan
+from upriver.plan.flows import readers_of
+from upriver.plan.plan import DataflowPlan, view_of
 from upriver.protocol.coordinator_events import CoordinatorAction, Tell
 from upriver.protocol.messages import (
     Assign,
@@ -133,7 +134,10 @@ class Flow:
         self._checkpoint_place = found.place
         failed = found.chain[0].failed if found.chain else {}
         self.failed: dict[str, ViewFailure] = {plan.name: failed[plan.name] for plan in plans if plan.name in failed}
-        """The views that have failed, and why."""
+        """The views that have failed, and why; and those that are gone."""
+        self._gone = frozenset[str]()
+        """The views that were dropped, while what else is in the flow stays. They are as failed ones, and have no
+        name."""
         self.maps: dict[str, VnodeMap] = {region.name: places.reading for plan in plans for region in plan.spread}
         """Of each region: all the same as ``reading`` unless a rescale is on."""
         self.generation = Generation()
@@ -149,7 +153,13 @@ class Flow:
         checkpoint."""
 
     def __repr__(self) -> str:
-        return f"Flow {self.id} ({', '.join(plan.name for plan in self.plans)})"
+        return f"Flow {self.id} ({', '.join(plan.name for plan in self.views)})"
+
+    @property
+    def views(self) -> tuple[DataflowPlan, ...]:
+        """The plans of those views and stateful maps that are not dropped."""
+        gone = self._gone
+        return tuple(plan for plan in self.plans if plan.name not in gone)
 
     @property
     def rules(self) -> Rules:
@@ -217,9 +227,22 @@ class Flow:
             self.chain = tuple(dropwhile(self.ledger.epochs.is_within_a_segment, self.chain))
         self.lose_changes()
 
-    def fail(self, view: str, failure: ViewFailure) -> None:
-        """A view has failed."""
-        self.failed[view] = failure
+    def fail(self, view: str, failure: ViewFailure) -> Mapping[str, ViewFailure]:
+        """A view has failed. Returns those that fail by that, each with its cause. The first failure counts.
+        views.fail_readers: what reads a stateful map fails with it, for the map's rows come no more."""
+        readers = readers_of(self.plans, view) if self.rules.views_fail_readers else ()
+        causes = {view: failure, **{reader: failure.of_reader(reader, view) for reader in readers}}
+        new = {name: cause for name, cause in causes.items() if name not in self.failed}
+        self.failed.update(new)
+        return new
+
+    def name_of(self, region: str) -> str:
+        """A region's name among those of all flows: another view may have the name of one that is gone."""
+        return f"{region} of flow {self.id}" if view_of(region) in self._gone else region
+
+    def leave(self, view: str) -> None:
+        """A view is dropped, and others of the flow stay."""
+        self._gone |= {view}
 
     def count_death(self, worker: WorkerId, epoch: Epoch) -> int:
         """The process in this place has died in a step of the flow, at this epoch. Returns how often running."""
@@ -364,8 +387,8 @@ class Flow:
             self.tell(member, resume)
 
     def go_by(self, maps: Mapping[str, VnodeMap]) -> None:
-        """These are the maps of the regions, among others."""
-        self.maps = {region: maps[region] for region in self.maps}
+        """These are the maps of the regions."""
+        self.maps = dict(maps)
 
     def read_slices(self) -> None:
         """From the next epoch on, slices are read by the map of all."""

@@ -243,7 +243,7 @@ class Scans:
 
     def _can_be_had(self, event: SnapshotAsked) -> bool:
         """Whether all of the view is at the workers."""
-        return any(plan.name == event.view and plan.full_because is not None for plan in self._flow.plans)
+        return any(plan.name == event.view and plan.full_because is not None for plan in self._flow.views)
 
     def _fail_impossible(self, event: SnapshotAsked) -> None:
         why = f"view {event.view!r} is partial: workers keep only what is looked up; app.read has Spark compute it"

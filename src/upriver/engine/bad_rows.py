@@ -232,11 +232,10 @@ def _elsewhere(
 
 def _beyond(view: DataflowPlan, region: RegionPlan, number: int, evaluator: ExpressionEvaluator) -> Iterator[Check]:
     """What the receiving regions compute, if the rows leave this region one by one."""
-    last = len(region.inputs) + len(region.nodes) - 1
-    if last in (number, *one_by_one(region, number)):
+    if region.sent in (number, *one_by_one(region, number)):
         regions = {other.name: other for other in view.regions}
-        for send in view.sends(region.name):
-            yield from _afresh(view, regions[send.to], send.port, evaluator, last)
+        for send in view.sends_here(region.name):
+            yield from _afresh(view, regions[send.to], send.port, evaluator, region.sent)
 
 
 def _afresh(

@@ -227,15 +227,20 @@ SAMPLED_ROWS = 1024
 @dataclass(frozen=True, slots=True)
 class Wiring:
     """What feeds what. nodes: for each node, the numbers of its inputs, as :class:`RegionPlan` counts them: the first
-    node has the number ``ports``."""
+    node has the number ``ports``. kept, sent: the number of the rows that are kept, and of those that leave the
+    region; ``None``: none are."""
 
     ports: int
     nodes: tuple[tuple[int, ...], ...]
+    kept: int | None
+    sent: int | None
 
-    @property
-    def last(self) -> int:
-        """The number of the rows that leave the region."""
-        return self.ports + len(self.nodes) - 1
+    @classmethod
+    def of(cls, region: RegionPlan) -> Self:
+        """The wiring of a region."""
+        kept = None if region.store is None else region.last
+        sent = region.sent if region.store is None or region.leaves is not None else None
+        return cls(len(region.inputs), tuple(node.inputs for node in region.nodes), kept, sent)
 
 
 class RegionKeeper(Protocol):
@@ -346,7 +351,7 @@ class Region:
         evaluator.define(view.functions)
         operators = operators_of(region, evaluator, caller)
         return cls(
-            Wiring(len(region.inputs), tuple(node.inputs for node in region.nodes)),
+            Wiring.of(region),
             Gate(view, region, operators.all, evaluator, sets_aside),
             operators.stateful,
             [Gather(entry.schema) if isinstance(entry.edge, ExchangeEdge) else None for entry in region.inputs],
@@ -511,13 +516,14 @@ class Region:
             if made is not None:
                 flowing[number] = made
                 self._gate.let_in(number, flowing)
-        out = flowing.get(self._wiring.last)
-        if out is None or not len(out):
-            return
-        if self._kept is None:
-            self._outbox.append(out)
-        else:
-            self._kept.apply(out)
+        sent, kept = (
+            None if number is None else flowing.get(number) for number in (self._wiring.sent, self._wiring.kept)
+        )
+        if sent is not None and len(sent):
+            self._outbox.append(sent)
+        if kept is not None and len(kept):
+            assert self._kept is not None
+            self._kept.apply(kept)
 
     def _is_put_off(self, number: int, inputs: Sequence[int], flowing: Flowing) -> bool:
         """Whether the node's rows wait: those of a map, or of several inputs; or the node has failed in this epoch, and

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -182,7 +183,16 @@ def log_fingerprints(plans: Iterable[DataflowPlan]) -> dict[str, str]:
     return {plan.name: _mark(plan) for plan in plans if plan.logs_changes and plan.full_because is not None}
 
 
+def with_marks(plans: Iterable[DataflowPlan], alone: Iterable[DataflowPlan]) -> tuple[DataflowPlan, ...]:
+    """Plans that were made together, with the marks of the same views planned by themselves: so a log goes on when
+    another view comes to read the same maps, or ceases to."""
+    marks = log_fingerprints(alone)
+    return tuple(replace(plan, mark=marks[plan.name]) if plan.name in marks else plan for plan in plans)
+
+
 def _mark(plan: DataflowPlan) -> str:
+    if plan.mark:
+        return plan.mark
     form = plan_to_json(with_used_columns(plan))
     if not plan.functions:
         del form["functions"]  # plans had none, and keep their marks

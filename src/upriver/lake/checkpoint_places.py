@@ -8,6 +8,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
+from types import MappingProxyType
 
 import xxhash
 
@@ -42,30 +43,37 @@ def state_of(plans: Sequence[DataflowPlan], sets_aside: Collection[str] = ()) ->
     full = [plan for plan in plans if plan.full_because is not None]
     if not full:
         return None
-    digests = {plan.name: plan_digest(plan, sets_aside) for plan in plans}
+    digests: dict[str, str] = {}
+    for plan in plans:
+        digests[plan.name] = plan_digest(plan, sets_aside, digests)
     regions = {region.name: digests[plan.name] for plan in full for region in plan.spread}
     views = sorted(digests, key=lambda view: digests[view])  # in whatever order they are declared
     return FlowState(_digest([digests[view] for view in views]), tuple(views), regions)
 
 
-def plan_digest(plan: DataflowPlan, sets_aside: Collection[str] = ()) -> str:
+def plan_digest(
+    plan: DataflowPlan, sets_aside: Collection[str] = (), feeding: Mapping[str, str] = MappingProxyType({})
+) -> str:
     """A digest of everything but rows that the state of a view's regions depends on: of its plan, with the types of the
-    columns that it uses, without its name, its SQL and what ``explain`` says; and of which of its tables' bad rows are
-    left out."""
+    columns that it uses, without its name, its SQL and what ``explain`` says; of which of its tables' bad rows are left
+    out; and of the plans that feed it. feeding: their digests, by name."""
     aside = sorted({edge.table for edge in lake_edges(plan)}.intersection(sets_aside))
-    return _digest([STATE_FORMAT, plan_to_json(_without_names(with_used_columns(plan))), *([aside] if aside else ())])
+    return _digest(
+        [STATE_FORMAT, plan_to_json(_without_names(with_used_columns(plan), feeding)), *([aside] if aside else ())]
+    )
 
 
 def _digest(form: object) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(form, sort_keys=True).encode())
 
 
-def _without_names(plan: DataflowPlan) -> DataflowPlan:
+def _without_names(plan: DataflowPlan, feeding: Mapping[str, str]) -> DataflowPlan:
     def nameless(entry: Input) -> Input:
         edge = entry.edge
         if not isinstance(edge, ExchangeEdge):
             return entry
-        return replace(entry, edge=replace(edge, region=edge.region.removeprefix(plan.name)))
+        region = feeding[edge.region] if edge.region in plan.fed_by else edge.region.removeprefix(plan.name)
+        return replace(entry, edge=replace(edge, region=region))
 
     def nameless_map(node: Node) -> Node:
         op = node.op
@@ -85,7 +93,7 @@ def _without_names(plan: DataflowPlan) -> DataflowPlan:
         for region in plan.regions
     )
     full_because = None if plan.full_because is None else ""
-    return replace(plan, name="", sql="", full_because=full_because, regions=regions)
+    return replace(plan, name="", sql="", full_because=full_because, regions=regions, feeds=(), mark="")
 
 
 def find_place(lake: Lake, state: FlowState, taken: Collection[str]) -> CheckpointPlace:

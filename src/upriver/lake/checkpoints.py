@@ -218,7 +218,8 @@ def chain(
 
     regions: those to restore, each with its plan's fingerprint. All are restored from one chain, as of the end of one
     epoch, or none is. Every checkpoint of the newest chain must have all of these regions with these fingerprints.
-    Otherwise there is nothing to restore, and older checkpoints are not tried. Raises CorruptCheckpoint, and
+    Otherwise, or if a view of the flow was dropped, there is nothing to restore, and older checkpoints are not tried.
+    Raises CorruptCheckpoint, and
     CorruptFile if the newest is of an epoch that is not in the lake.
     """
     last = newest(lake, place, before)
@@ -230,7 +231,8 @@ def chain(
     while (base := found[-1].base) is not None:
         found.append(load(lake, place, base))
     fits = all(regions.items() <= checkpoint.regions.items() for checkpoint in found)
-    return tuple(found) if fits else ()
+    is_whole = not any(failure.is_dropped for failure in found[0].failed.values())
+    return tuple(found) if fits and is_whole else ()
 
 
 def read_state(

@@ -175,8 +175,6 @@ class _Region:
     def explained(self) -> Explained:
         region, store = self._region, self._region.store
         stateless = store is None and all(isinstance(node.op, STATELESS_OPS) for node in region.nodes)
-        last = len(region.inputs) + len(region.nodes) - 1
-        sends = self._plan.sends(region.name)
         return {
             "region": region.name,
             "depth": self._plan.depths[region.name],
@@ -184,10 +182,10 @@ class _Region:
             "why": region.why,
             "inputs": [self._edge(number, entry) for number, entry in enumerate(region.inputs)],
             "steps": [{"does": self._step(node), "of": list(node.inputs)} for node in region.nodes],
-            "keeps": None if store is None else self._kept(store, partial(self._origins.of, region, last)),
+            "keeps": None if store is None else self._kept(store, partial(self._origins.of, region, region.last)),
             "sends": [
-                {"to": send.to, "key": [self._origins.of(region, last, column) for column in send.key]}
-                for send in sends
+                {"to": send.to, "key": [self._origins.of(region, region.sent, column) for column in send.key]}
+                for send in self._plan.sends(region.name)
             ],
             **self._state(stateless),
         }

@@ -569,8 +569,18 @@ class UserFunction:
         return f"{USER_PREFIX}{re.sub(r'[^0-9a-z_]', '_', self.name.lower())}_{self.digest}"
 
 
+@dataclass(frozen=True, slots=True)
+class MapScan:
+    """The rows of a stateful map that is in the same flow, in regions of its own, with the columns of ``given_schema``
+    (``plan/row_order.py``). Only the planner's: they come over an exchange edge. key: the map's."""
+
+    name: str
+    key: tuple[str, ...]
+
+
 Op = (
     Scan
+    | MapScan
     | ValuesOp
     | SaltOp
     | ReplicateOp
@@ -623,7 +633,8 @@ class ConstantEdge:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeEdge:
-    """Rows that another region of the view sends, worker to worker. key: the routing key, columns of those rows."""
+    """Rows that another region of the flow sends, worker to worker. key: the routing key, columns of those rows.
+    region: of the same view; or the last one of a stateful map in the same flow, and named as the map."""
 
     region: str
     key: tuple[str, ...]
@@ -684,7 +695,9 @@ class RegionPlan:
     or go into the store of the view.
 
     name: the view's for its last region; ``view/0``, ``view/1``, ... for those before it. why: for ``explain``, in
-    words: why the region ends here, and why it has this key.
+    words: why the region ends here, and why it has this key. leaves: the number of the node whose rows leave a region
+    that has a store, too: that of a stateful map which feeds others; ``None``: no rows leave it but those of the last
+    node.
     """
 
     name: str
@@ -692,6 +705,17 @@ class RegionPlan:
     nodes: tuple[Node, ...]
     store: ViewStore | None
     why: str
+    leaves: int | None = None
+
+    @property
+    def last(self) -> int:
+        """The number of the last node, or of the only input."""
+        return len(self.inputs) + len(self.nodes) - 1
+
+    @property
+    def sent(self) -> int:
+        """The number of the rows that leave over exchange edges."""
+        return self.last if self.leaves is None else self.leaves
 
     @property
     def unsure(self) -> tuple[int, ...]:
@@ -756,7 +780,9 @@ class DataflowPlan:
     have it. regions: each after those that feed it; the last one has the store, and the view's name. full_because: why
     all keys are kept, in words; ``None``: the view is partial and keeps only looked-up keys. functions: those of the
     user's that its expressions call. logs_changes: its changes are written to the change log. ignored: what its SQL
-    says to no effect, in words.
+    says to no effect, in words. feeds: of a stateful map, where its rows go in the other plans of its flow
+    (``plan/flows.py``). One that only feeds others has no store, and cannot be looked up. mark: of one that was planned
+    together with others, what tells its change log that it is the same view, however it is planned.
     """
 
     name: str
@@ -768,6 +794,13 @@ class DataflowPlan:
     functions: tuple[UserFunction, ...] = ()
     logs_changes: bool = False
     ignored: tuple[str, ...] = ()
+    feeds: tuple[SendEdge, ...] = ()
+    mark: str = ""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it has rows to look up."""
+        return self.regions[-1].store is not None
 
     @cached_property
     def key_schema(self) -> pa.Schema:
@@ -782,10 +815,11 @@ class DataflowPlan:
 
     @cached_property
     def depths(self) -> Mapping[str, int]:
-        """By region: 0 if only lake edges feed it, else one more than the deepest region that does."""
+        """By region: 0 if only lake edges feed it, and other plans; else one more than the deepest region that does."""
         depths: dict[str, int] = {}
         for region in self.regions:
-            fed_by = [depths[entry.edge.region] for entry in region.inputs if isinstance(entry.edge, ExchangeEdge)]
+            edges = [entry.edge for entry in region.inputs]
+            fed_by = [depths[edge.region] for edge in edges if isinstance(edge, ExchangeEdge) and edge.region in depths]
             depths[region.name] = 1 + max(fed_by, default=-1)
         return depths
 
@@ -803,18 +837,6 @@ class DataflowPlan:
     def spread(self) -> tuple[RegionPlan, ...]:
         """The regions that are spread over all workers and receive rows. A cone receives none: it reads them."""
         return (replace(self.regions[-1], inputs=()),) if self.is_cone else self.regions
-
-    @property
-    def stages(self) -> Mapping[str, int]:
-        """For each spread region: the stage of an epoch in which it takes in exchanged rows, and tries those again that
-        it failed on; 0 if it does neither."""
-        if self.full_because is None:
-            return {self.name: 0}
-        stages: dict[str, int] = {}
-        for region in self.regions:
-            fed_by = [stages[entry.edge.region] for entry in region.inputs if isinstance(entry.edge, ExchangeEdge)]
-            stages[region.name] = 1 + max(fed_by, default=0 if self.unsure(region) else -1)
-        return stages
 
     def unsure(self, region: RegionPlan) -> tuple[int, ...]:
         """The nodes whose failures are tried again once all rows of a key have come, and the maps that wait for that.
@@ -851,9 +873,21 @@ class DataflowPlan:
 
     def sends(self, region: str) -> tuple[SendEdge, ...]:
         """Where a region's rows go."""
+        return (*self.sends_here(region), *(self.feeds if region == self.name else ()))
+
+    def sends_here(self, region: str) -> tuple[SendEdge, ...]:
+        """Where the rows of a region, of this plan or another, go within this plan."""
         return tuple(
             SendEdge(to.name, port, entry.edge.key)
             for to in self.regions
             for port, entry in enumerate(to.inputs)
             if isinstance(entry.edge, ExchangeEdge) and entry.edge.region == region
+        )
+
+    @cached_property
+    def fed_by(self) -> frozenset[str]:
+        """The stateful maps in other plans of its flow whose rows it reads."""
+        edges = (entry.edge for region in self.regions for entry in region.inputs)
+        return frozenset(
+            edge.region for edge in edges if isinstance(edge, ExchangeEdge) and view_of(edge.region) != self.name
         )

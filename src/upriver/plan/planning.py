@@ -8,7 +8,7 @@ this module writes the regions.
 It also explains, for ``explain``, why a region has its key, and why it ends where it does.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
@@ -22,6 +22,7 @@ from upriver.plan.plan import (
     AggregateOp,
     AggregatePlan,
     ConstantEdge,
+    DataflowPlan,
     ExchangeEdge,
     ExplodeOp,
     FilterOp,
@@ -31,6 +32,7 @@ from upriver.plan.plan import (
     Keep,
     LakeEdge,
     LatestOp,
+    MapScan,
     Node,
     Projection,
     ProjectOp,
@@ -53,7 +55,18 @@ from upriver.plan.provenance import A_CONSTANT, listed, origin
 from upriver.plan.relation import Relation
 from upriver.plan.routing import Key
 from upriver.plan.source import Source
-from upriver.plan.steps import Step, StepKeys, Steps, core, inward, is_hashable, plain, shaped, with_everything
+from upriver.plan.steps import (
+    Step,
+    StepKeys,
+    Steps,
+    core,
+    inward,
+    is_hashable,
+    mapped,
+    plain,
+    shaped,
+    with_everything,
+)
 from upriver.plan.types import spark_name
 
 Needs = dict[Step, set[str]]
@@ -241,6 +254,8 @@ def why_cut(step: Step, key: Key, user: str) -> str:
 def _origin(step: Step, column: str) -> str:
     if isinstance(step.op, Scan):
         return f"{step.op.table}.{column}"
+    if isinstance(step.op, MapScan):
+        return f"{step.op.name}.{column}"
     if isinstance(step.op, ValuesOp):
         return A_CONSTANT
     schemas = [part.schema for part in step.inputs]
@@ -320,16 +335,18 @@ def plan_regions(
     tables: Mapping[str, TableSpec],
     sql: str | Source = "",
     keep: Keep | None = None,
+    given: Collection[str] = (),
 ) -> tuple[RegionPlan, ...]:
     """The regions of a view, each after those that feed it; the last one has the store, and the view's name.
 
     key: columns of the relation, in any case. tables: all that the relation reads. sql: the view's, or its source, for
-    the places in messages; empty for a view without SQL. keep: of a stateful map.
+    the places in messages; empty for a view without SQL. keep: of a stateful map. given: the stateful maps whose rows
+    come from regions of their own plans.
 
     Raises UnsupportedSql if rows that belong together cannot be routed to one place, DeclarationError for an invalid
     key.
     """
-    steps = Steps()
+    steps = Steps(given)
     root = shaped(sql if isinstance(sql, Source) else Source(name, sql), relation, tables, steps)
     wanted = view_key(name, root.schema, key)
     output = plain(root.schema)
@@ -348,6 +365,98 @@ def plan_regions(
     store = replace(store, keep=keep)
     last = _Draft(why_looked_up(tuple(key)), name)
     return _Regions(name, StepKeys(kept, tables), tables).planned(last, kept, store)
+
+
+FEEDS_ALONE = Keep(0)
+"""Of a stateful map that keeps no rows, and only feeds others."""
+
+
+def plan_together(
+    plans: Sequence[DataflowPlan], relations: Mapping[str, Relation], tables: Mapping[str, TableSpec]
+) -> tuple[DataflowPlan, ...]:
+    """The plans of an app, in which each stateful map is computed once, and feeds all that read it.
+
+    plans: of all views and maps, each planned by itself, those that keep no rows included. relations: of all of them,
+    by name. tables: all that they read. Returned: each plan behind those that feed it. A map that keeps no rows has a
+    plan if several read it; it is a part of the plan of its only reader.
+    """
+    by_name = {plan.name: plan for plan in plans}
+    reads = _maps_read(by_name, relations)
+    readers = {name: [one for one, read in reads.items() if name in read] for name in reads}
+    given = {name for name, by in readers.items() if len(by) + (not _feeds_alone(by_name[name])) > 1 and by}
+    made: list[DataflowPlan] = []
+    for name in reads:
+        plan = by_name[name]
+        if name in given:
+            made.append(replace(plan, regions=_feeding_regions(plan, relations[name], tables, given)))
+        elif _feeds_alone(plan):
+            continue
+        elif reads[name] & given:
+            regions = plan_regions(name, relations[name], plan.key, tables, keep=_keep_of(plan), given=given)
+            made.append(replace(plan, regions=regions))
+        else:
+            made.append(plan)
+    return tuple(
+        replace(plan, feeds=tuple(send for other in made if other is not plan for send in other.sends_here(plan.name)))
+        for plan in made
+    )
+
+
+def _feeds_alone(plan: DataflowPlan) -> bool:
+    return _keep_of(plan) == FEEDS_ALONE
+
+
+def _maps_read(plans: Mapping[str, DataflowPlan], relations: Mapping[str, Relation]) -> dict[str, set[str]]:
+    """By view or map, the maps that it reads directly; each behind those. Without maps that keep no rows, and that
+    none of the others reads."""
+    reads: dict[str, set[str]] = {}
+
+    def visit(name: str) -> None:
+        if name not in reads:
+            read = set(_maps_below(relations[name]))
+            for other in sorted(read):
+                visit(other)
+            reads[name] = read
+
+    for name, plan in plans.items():
+        if not _feeds_alone(plan):
+            visit(name)
+    return reads
+
+
+def _maps_below(relation: Relation) -> Iterator[str]:
+    """The maps that are met first on the way down."""
+    for part in relation.inputs:
+        if isinstance(part.op, StatefulMapOp):
+            yield part.op.name
+        else:
+            yield from _maps_below(part)
+
+
+def _feeding_regions(
+    plan: DataflowPlan, relation: Relation, tables: Mapping[str, TableSpec], given: Collection[str]
+) -> tuple[RegionPlan, ...]:
+    """The regions of a stateful map whose last one feeds those of other plans; it has a store, too, if the map keeps
+    rows."""
+    op, steps = relation.op, Steps(given)
+    assert isinstance(op, StatefulMapOp)
+    rows = mapped(Source(plan.name, ""), op, relation, tables, steps, is_ordered=True)
+    kept = pruned(steps.project(rows, plain(relation.schema)), steps)
+    regions = _Regions(plan.name, StepKeys(kept, tables), tables)
+    why = why_looked_up(plan.key)
+    if _feeds_alone(plan):
+        return regions.feeding(
+            _Draft(f"keyed by {listed(plan.key)}, for the stateful map {op.name}", plan.name), core(kept)
+        )
+    store = ViewStore(plan.key, None, None, plain(relation.schema), keep=_keep_of(plan))
+    *before, last = regions.planned(_Draft(why, plan.name), kept, store)
+    numbers = enumerate((node.op for node in last.nodes), start=len(last.inputs))
+    return (*before, replace(last, leaves=next(number for number, each in numbers if each == core(kept).op)))
+
+
+def _keep_of(plan: DataflowPlan) -> Keep | None:
+    store = plan.regions[-1].store
+    return None if store is None else store.keep
 
 
 def view_key(name: str, schema: pa.Schema, key: Sequence[str]) -> Key:
@@ -395,6 +504,10 @@ def _and_then(second: str, first: str) -> str:
 
 def _routed_first(plan: AggregatePlan, routing: Key) -> AggregatePlan:
     return replace(plan, group=(*routing, *(column for column in plan.group if column not in routing)))
+
+
+def _hashables(step: Step, columns: Iterable[str]) -> Key:
+    return tuple(name for name in columns if is_hashable(step, name))
 
 
 # Regions --------------------------------------------------------------------------------------------------------------
@@ -452,6 +565,12 @@ class _Regions:
         self._by(last, kept, store.key)
         return (*(draft.plan(None) for draft in self._finished.values()), last.plan(store))
 
+    def feeding(self, last: _Draft, rows: Step) -> tuple[RegionPlan, ...]:
+        """All regions, of which the last one ends with the rows of a stateful map, and keeps none."""
+        assert isinstance(rows.op, StatefulMapOp)
+        self._by(last, rows, rows.op.key)
+        return (*(draft.plan(None) for draft in self._finished.values()), last.plan(None))
+
     def _by(self, draft: _Draft, step: Step, key: Key) -> int:
         """The number in a region of a step's rows, routed by ``key``."""
         if self._keys.cuts(step, key):
@@ -460,6 +579,8 @@ class _Regions:
             return draft.input(Input(ExchangeEdge(source.name, key), step.schema))
         if isinstance(step.op, Scan):
             return draft.input(Input(LakeEdge(step.op.table, key, step.op.is_dated), step.schema))
+        if isinstance(step.op, MapScan):
+            return draft.input(Input(ExchangeEdge(step.op.name, key), step.schema))
         if isinstance(step.op, ValuesOp):
             return draft.input(Input(ConstantEdge(step.op.rows, key), step.schema))
         keys = inward(step, key)
@@ -480,9 +601,10 @@ class _Regions:
         """The number in a region of a step's rows, if no step wants them by a key."""
         if isinstance(step.op, Scan):
             return draft.input(Input(LakeEdge(step.op.table, self._tables[step.op.table].key), step.schema))
+        if isinstance(step.op, MapScan):
+            return draft.input(Input(ExchangeEdge(step.op.name, _hashables(step, step.op.key)), step.schema))
         if isinstance(step.op, ValuesOp):
-            hashable = [name for name in step.schema.names if is_hashable(step, name)]
-            return draft.input(Input(ConstantEdge(step.op.rows, tuple(hashable[:1])), step.schema))
+            return draft.input(Input(ConstantEdge(step.op.rows, _hashables(step, step.schema.names)[:1]), step.schema))
         keys = self._keys.choice(step).inputs
         if keys is None:
             return draft.node(step, [self._by_choice(draft, part) for part in step.inputs])

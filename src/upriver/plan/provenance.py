@@ -52,6 +52,7 @@ from upriver.plan.plan import (
     JoinOp,
     LakeEdge,
     LatestOp,
+    MapScan,
     Node,
     Op,
     ProjectOp,
@@ -100,8 +101,8 @@ class Origins:
             return f"{edge.table}.{column}"
         if isinstance(edge, ConstantEdge):
             return ALIKE if ALL_ALIKE in column else A_CONSTANT
-        source = next(other for other in self.plan.regions if other.name == edge.region)
-        return self.of(source, len(source.inputs) + len(source.nodes) - 1, column)
+        source = next((other for other in self.plan.regions if other.name == edge.region), None)
+        return f"{edge.region}.{column}" if source is None else self.of(source, source.sent, column)
 
     def below(self, region: RegionPlan, node: Node) -> tuple[list[pa.Schema], Below]:
         """The schemas of a node's inputs, and the descriptions of their columns."""
@@ -460,7 +461,7 @@ def _passed_on(op: Op, schema: pa.Schema) -> Mapping[str, str]:
             return {name: name for name in plan.group}
         case StatefulMapOp(key):
             return dict(zip(key, op.inputs[0].key, strict=True)) if len(op.inputs) == 1 else {}
-        case Scan() | ValuesOp() | JoinOp() | UnionOp() | SetOperationOp():
+        case Scan() | MapScan() | ValuesOp() | JoinOp() | UnionOp() | SetOperationOp():
             raise AssertionError(f"{op} has not one input")
 
 

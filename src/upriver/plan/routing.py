@@ -16,6 +16,7 @@ from upriver.plan.plan import (
     JoinKind,
     JoinOp,
     LatestOp,
+    MapScan,
     Op,
     ProjectOp,
     RegionPlan,
@@ -64,8 +65,8 @@ def through(op: Op, inputs: Sequence[Routing]) -> Routing:
         case StatefulMapOp():
             pairs = zip(op.inputs, inputs, strict=True)
             return _in_all([tuple(_renamed(held, source.key, op.key) for held in routing) for source, routing in pairs])
-        case Scan() | ValuesOp():
-            raise AssertionError("a region reads tables at its edges")
+        case Scan() | MapScan() | ValuesOp():
+            raise AssertionError("a region reads tables, and maps of its flow, at its edges")
         case _:
             return _in_all(inputs)
 

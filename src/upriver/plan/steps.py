@@ -10,7 +10,7 @@ order: few exchanges; few indexes that Spark would have to make besides the tabl
 spread best.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -31,6 +31,7 @@ from upriver.plan.plan import (
     JoinKind,
     JoinOp,
     LatestOp,
+    MapScan,
     Op,
     Projection,
     ProjectOp,
@@ -79,8 +80,16 @@ class Step:
 class Steps:
     """Makes steps. Filters and projections move below unions, and are merged where possible."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: Collection[str] = ()) -> None:
+        """given: the stateful maps whose rows come from regions of their own."""
+        self._given = given
         self._made: dict[tuple[Op, tuple[int, ...], pa.Schema], Step] = {}
+
+    def given(self, op: StatefulMapOp) -> Step | None:
+        """The rows of a map, with the columns of their order, if they come from regions of its own."""
+        if op.name not in self._given:
+            return None
+        return self.make(MapScan(op.name, op.key), (), given_schema(op.output))
 
     def make(self, op: Op, inputs: Sequence[Step], schema: pa.Schema) -> Step:
         """The step with exactly this operator over these inputs."""
@@ -230,7 +239,10 @@ Fault = tuple[str, str]
 def shaped(source: Source, relation: Relation, tables: Mapping[str, TableSpec], steps: Steps) -> Step:
     """The relation as steps. Raises UnsupportedSql for an operator whose rows no key can bring together."""
     if isinstance(relation.op, StatefulMapOp):
-        return _mapped(source, relation.op, relation, tables, steps)
+        given = steps.given(relation.op)
+        if given is not None:
+            return steps.project(given, plain(relation.schema))
+        return mapped(source, relation.op, relation, tables, steps)
     inputs = [shaped(source, part, tables, steps) for part in relation.inputs]
     fault = _fault(relation.op, inputs)
     if fault is not None:
@@ -250,7 +262,7 @@ def shaped(source: Source, relation: Relation, tables: Mapping[str, TableSpec], 
             return steps.make(relation.op, inputs, relation.schema)
 
 
-def _mapped(
+def mapped(
     source: Source,
     op: StatefulMapOp,
     relation: Relation,
@@ -264,7 +276,8 @@ def _mapped(
     for entry, part in zip(op.inputs, relation.inputs, strict=True):
         match part.op:
             case StatefulMapOp() as upstream:
-                inputs.append(_mapped(source, upstream, part, tables, steps, is_ordered=True))
+                rows = steps.given(upstream)
+                inputs.append(rows or mapped(source, upstream, part, tables, steps, is_ordered=True))
             case Scan(table) if not entry.changes and (is_ordered or len(op.inputs) > 1):
                 spec = tables[table]
                 inputs.append(steps.make(Scan(table, is_dated=True), (), dated_schema(spec.schema)))
@@ -384,6 +397,7 @@ class StepKeys:
         self._root = root
         self._tables = tables
         self._shared = _shared(root)
+        self._in_order = _in_order(root)
         self._choices: dict[Step, Choice] = {}
         self._inside: dict[tuple[Step, Key], Cost | None] = {}
 
@@ -392,7 +406,7 @@ class StepKeys:
         inside, outside = self._cost_inside(step, key), self.choice(step).cost + EXCHANGE
         if inside is None:
             return True
-        if step is self._root and isinstance(step.op, StatefulMapOp):
+        if step in self._in_order:
             return False  # an exchange behind it would lose the order of its rows
         if inside.exchanges > outside.exchanges:
             return True
@@ -423,6 +437,8 @@ class StepKeys:
             return Cost(indexes=int(key != own)) if key and _routable(step, key) else None
         if isinstance(step.op, ValuesOp):
             return Cost() if key and _routable(step, key) else None
+        if isinstance(step.op, MapScan):
+            return EXCHANGE if _routable(step, key) else None
         inputs = inward(step, key)
         if inputs is None:
             return None
@@ -440,6 +456,8 @@ class StepKeys:
     def _chosen(self, step: Step) -> Choice:
         if step.stateless:
             return Choice(Cost(), None)
+        if isinstance(step.op, MapScan):
+            return Choice(EXCHANGE, None)
         if isinstance(step.op, PASSING_OPS):
             return Choice(self.choice(step.inputs[0]).cost, None)
         columns = _compared(step)
@@ -505,7 +523,7 @@ def inward(step: Step, key: Key) -> tuple[Key, ...] | None:
             return (key,) if set(key).isdisjoint(step.op.made) else None
         case ClockOp():
             return None if step.op.outputs.intersection(key) else (key,)
-        case Scan() | ValuesOp():
+        case Scan() | MapScan() | ValuesOp():
             return None
         case _:
             columns = _compared(step)
@@ -514,6 +532,15 @@ def inward(step: Step, key: Key) -> tuple[Key, ...] | None:
                 return tuple(tuple(names[place] for place in places) for names in columns) if places else None
             fits = set(key) <= set(columns[0]) if key else not columns[0]
             return tuple(key for _ in step.inputs) if fits else None
+
+
+def _in_order(root: Step) -> frozenset[Step]:
+    """Of a stateful map, the steps whose rows are to stay in their order: the map, and what is kept of its rows if it
+    feeds others."""
+    op = core(root).op
+    if not isinstance(op, StatefulMapOp) or not (root.op is op or op.is_ordered):
+        return frozenset()
+    return frozenset({root, core(root)})
 
 
 def core(step: Step) -> Step:

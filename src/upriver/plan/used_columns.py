@@ -28,7 +28,8 @@ def with_used_columns(plan: DataflowPlan) -> DataflowPlan:
 def _with_used_columns(region: RegionPlan) -> RegionPlan:
     schemas = [*(entry.schema for entry in region.inputs), *(node.schema for node in region.nodes)]
     used: list[set[str]] = [set() for _ in schemas]
-    used[-1] = set(schemas[-1].names)  # stored, or sent to another region
+    for number in (region.last, region.sent):
+        used[number] = set(schemas[number].names)  # stored, or sent to another region
     for place in reversed(range(len(region.inputs), len(schemas))):
         node = region.nodes[place - len(region.inputs)]
         for number in node.inputs:

@@ -174,6 +174,8 @@ class Rules:
     epoch."""
     views_fail_everywhere: bool = True
     """views.fail_everywhere: a view that has failed at one worker fails at all."""
+    views_fail_readers: bool = True
+    """views.fail_readers: what reads a stateful map of its flow fails with the map."""
     views_failed_are_recorded: bool = True
     """views.failed_are_recorded: a checkpoint names the views that have failed: their state in it is of no use."""
     views_fail_ahead: bool = True

@@ -17,6 +17,7 @@ from upriver.lake.checkpoint_keeper import CheckpointKeeper
 from upriver.lake.control_keeper import ControlKeeper
 from upriver.lake.manifests import LakeEpochs, Segment
 from upriver.net.wire import error_from_json
+from upriver.plan.flows import as_one
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
     AppFailed,
@@ -134,7 +135,7 @@ class CoordinatorLoop:
         machine must take no checkpoints. histories: of the workers' slots. control: without it, no control record is
         written. changes: without it, no view may be logged."""
         self._machine = machine
-        self._flows = count(len(machine.plans) + 1)
+        self._flows = count(len(machine.cluster.flows) + 1)
         """The numbers of flows to come: those that the app begins with have the first ones."""
         self._keepers = LakeKeepers(keeper, control, changes)
         self._start_worker = start_worker
@@ -243,6 +244,13 @@ class CoordinatorLoop:
         failed = self._machine.cluster.failed
         return {view: f"{failure.kind}: {failure.error}" for view, failure in failed.items()}
 
+    def plan_of(self, view: str) -> DataflowPlan:
+        """What a view is computed from: its plan, with the regions of the maps that feed it. Raises UnknownView."""
+        flow = self._machine.cluster.flow_of(view)
+        if flow is None:
+            raise self._machine.cluster.unknown(view)
+        return as_one(flow.plans, view)
+
     def check_view(self, view: str) -> None:
         """Raise the error of a view that has failed."""
         failure = self._machine.cluster.failed.get(view)
@@ -255,7 +263,7 @@ class CoordinatorLoop:
         if not self._failure.wait_for(lambda: self.progress.reflects(epoch, view) and not self._missing(), seconds):
             processes, behind = dict(self._machine.cluster.processes), dict[WorkerId, Epoch]()
             for flow in self._machine.cluster:
-                if view is None or any(plan.name == view for plan in flow.plans):
+                if view is None or any(plan.name == view for plan in flow.views):
                     for worker, share in flow.members.copy().items():
                         if share.finished < epoch:
                             behind[worker] = min(share.finished, behind.get(worker, epoch))
@@ -390,7 +398,7 @@ class CoordinatorLoop:
         return {
             (plan.name, worker): view_stats(plan, (share,))
             for flow in self._machine.cluster
-            for plan in flow.plans
+            for plan in flow.views
             for worker, share in flow.members.copy().items()
             if share.stats
         }

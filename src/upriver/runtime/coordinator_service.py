@@ -193,7 +193,8 @@ class CoordinatorService:
 
     def explain(self, view: str) -> dict[str, Any]:
         """How a view is kept. Raises UnknownView."""
-        return explain(self.plan_of(view), self._tables)
+        self.plan_of(view)
+        return explain(self._loop.plan_of(view), self._tables)
 
     def _registered(self, end: ChannelEnd, hello: Message) -> Receiver:
         if hello.kind != REGISTER:

@@ -16,6 +16,7 @@ from upriver.engine.operators.map_rows import maps_in
 from upriver.engine.region import FullRegionState, Region
 from upriver.ids import FlowId
 from upriver.logs import LogSettings
+from upriver.plan.flows import flows_of
 from upriver.plan.plan import DataflowPlan, RegionPlan, StatefulMapOp
 from upriver.runtime.function_process import FUNCTION_TIMEOUT_S, FunctionProcess
 from upriver.worker.regions import BuildRegion
@@ -48,19 +49,21 @@ class FlowFunctions:
     meanwhile: Callable[[FlowId], bool] = field(default=lambda flow: False)
     _flows: dict[FlowId, _OfFlow] = field(default_factory=dict)
     _spare: dict[str, FunctionProcess] = field(default_factory=dict)
-    """By view that will come: a process that has its functions."""
+    """By the first view with functions of a flow that will come: a process that has them."""
 
     def begin_spares(self, plans: Iterable[DataflowPlan]) -> None:
-        """Start a process for each view that will come with functions, ``SPARES_MAX`` at most: before the worker joins,
+        """Start a process for each flow that will come with functions, ``SPARES_MAX`` at most: before the worker joins,
         so that keys that move to it do not wait for that."""
-        for plan in islice(filter(calls_functions, plans), SPARES_MAX):
+        flows = (list(filter(calls_functions, flow)) for flow in flows_of(plans))
+        for flow in islice(filter(None, flows), SPARES_MAX):
             process = FunctionProcess(self.timeout_s, logs=self.logs)
-            with suppress(OSError):  # if it cannot be started, the view fails when its flow begins, and nothing else
-                for function in plan.functions:
-                    process.column_function(function)
-                for op, rows in maps_in(plan):
-                    process.map_call(op, rows)
-                self._spare[plan.name] = process
+            with suppress(OSError):  # if it cannot be started, the views fail when their flow begins, and nothing else
+                for plan in flow:
+                    for function in plan.functions:
+                        process.column_function(function)
+                    for op, rows in maps_in(plan):
+                        process.map_call(op, rows)
+                self._spare[flow[0].name] = process
 
     def load_spares(self) -> None:
         """Wait until all of them have their functions."""
@@ -69,7 +72,7 @@ class FlowFunctions:
 
     @property
     def spares(self) -> dict[str, int | None]:
-        """By view, the process that waits for its flow."""
+        """By the first view with functions of a flow, the process that waits for it."""
         return {view: process.pid for view, process in self._spare.items()}
 
     def process_of(self, flow: FlowId) -> int | None:

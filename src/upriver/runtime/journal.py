@@ -107,7 +107,7 @@ class CoordinatorJournal:
 
     def _views_of(self, flow: FlowId) -> str:
         found = self._machine.cluster.flows.get(flow)
-        return "a flow that is gone" if found is None else ", ".join(plan.name for plan in found.plans)
+        return "a flow that is gone" if found is None else ", ".join(plan.name for plan in found.views)
 
     def _note_progress(self) -> None:
         now = time.monotonic()

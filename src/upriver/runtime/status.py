@@ -373,7 +373,7 @@ def app_status(
         "published": int(machine.published),
         "workers": workers,
         "map_version": int(vnode_map.version),
-        "views": {plan.name: _view(flow, plan) for flow in cluster for plan in flow.plans},
+        "views": {plan.name: _view(flow, plan) for flow in cluster for plan in flow.views},
         "standbys": dict(leader.standing()),
     }
 

@@ -24,7 +24,7 @@ from upriver.coordinator.restarts import Claim, PlaceHistory
 from upriver.errors import WaitTimeout
 from upriver.ids import Epoch, FlowId, WorkerId
 from upriver.lake.change_upkeep import ChangeUpkeep
-from upriver.lake.change_writer import ChangePublisher
+from upriver.lake.change_writer import ChangePublisher, with_marks
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
 from upriver.lake.control import FoundControl, find_control
 from upriver.lake.control_keeper import ControlKeeper
@@ -35,6 +35,7 @@ from upriver.lake.repair import replace_damaged
 from upriver.net.handshake import HandshakeKeys
 from upriver.net.server import Listen, Piece
 from upriver.options import Checkpoints, Compaction, Standbys, Tokens
+from upriver.plan.flows import RunningPlans, flows_of
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.provenance import indexes_of
 from upriver.progress import Told
@@ -126,14 +127,19 @@ class RunningApp:
         config: AppConfig,
         sources: Sequence[StartedSource],
         plans: Sequence[DataflowPlan],
+        together: Sequence[DataflowPlan],
         pieces: Mapping[str, Piece] = MappingProxyType({}),
     ) -> None:
-        """pieces: what clients may ask of the coordinator's address besides its own."""
+        """plans: of the views, each by itself. together: as they run (:func:`.plan_together`). pieces: what clients may
+        ask of the coordinator's address besides its own."""
         self._pieces = pieces
         self._spark = spark
         self._config = config
         self._tables = DeclaredTables(spark, sources, config.task_memory)
-        self._plans = tuple(plans)
+        self._declared = tuple(plans)
+        self._plans = with_marks(together, plans)
+        """As they run."""
+        self._began_with = RunningPlans(plans, self._plans)
         self._placement: Placement | None = None
         """What the app begins with, once that is known."""
         self._control: ControlKeeper | None = None
@@ -267,7 +273,7 @@ class RunningApp:
         keys = HandshakeKeys(config.tokens.operator, secrets.token_bytes(SECRET_BYTES), config.tokens.reader)
         self._service = CoordinatorService(
             self._coordinator,
-            self._plans,
+            self._declared,
             self._tables.specs,
             config.listen,
             keys,
@@ -314,7 +320,8 @@ class RunningApp:
         config = self._config
         checkpoints, standbys = config.checkpoints, config.standbys
         keeper = CheckpointKeeper(lake, checkpoints.interval_s, lambda: self._tables.set_aside)
-        found = {plan.name: keeper.begin(FlowId(number), (plan,)) for number, plan in enumerate(self._plans, 1)}
+        flows = enumerate(flows_of(self._plans), 1)
+        found = {flow[0].name: keeper.begin(FlowId(number), flow) for number, flow in flows}
         changes = ChangePublisher(lake, self._plans)
         machine = CoordinatorMachine(
             self._begun_with.vnode_map,
@@ -416,12 +423,13 @@ class RunningApp:
         Raises BudgetExceeded, in which case nothing changes; WaitTimeout if this has not begun in so many seconds;
         IngestFailed, LakeError.
         """
-        require_memory(plans, self._config.memory_budget)
+        running = self._began_with.of(plans)
+        require_memory(running, self._config.memory_budget)
         assert self._log is not None
         assert self._lake is not None
         assert self._service is not None
         assert self._host is not None
-        self._plans = tuple(plans)
+        self._declared, self._plans = tuple(plans), running
         for table, indexes in self._indexes().items():
             for index in indexes:
                 told(f"table {table}: completing its index ({', '.join(index)})")
@@ -432,7 +440,7 @@ class RunningApp:
         with self._backfill.history_lock:  # no segment is made meanwhile
             epochs = [self._lake.epochs(span) for span in self._lake.spans(self._log.last)]
             self._coordinator.replan(self._plans, epochs, seconds)
-        self._service.replan(self._plans)
+        self._service.replan(self._declared)
 
     def add_table(self, source: StartedSource, seconds: float, told: Told = lambda _: None) -> None:
         """Add a table, and start its source beside the others; returns when that runs. told: takes each step.

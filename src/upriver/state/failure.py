@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from upriver import errors
-from upriver.errors import ProtocolError, UpriverError
+from upriver.errors import ProtocolError, UnknownView, UpriverError
 
 ERROR_CHARS_MAX = 4_000
 """Characters of an error that are kept: every worker gets them, and every caller sees them."""
@@ -32,6 +32,20 @@ class ViewFailure:
         if len(text) > ERROR_CHARS_MAX:
             text = f"{text[:ERROR_CHARS_MAX]}... ({len(text) - ERROR_CHARS_MAX} more characters)"
         return cls(kind=kind, error=text)
+
+    @classmethod
+    def dropped(cls, view: str) -> "ViewFailure":
+        """What stands for a view that is dropped, while others of its flow stay."""
+        return cls.of(UnknownView("it was dropped"), f"view {view!r}")
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether it stands for a dropped view."""
+        return self.kind == UnknownView.__name__
+
+    def of_reader(self, reader: str, view: str) -> "ViewFailure":
+        """The failure of what reads this one's view. reader, view: their names."""
+        return ViewFailure(kind=self.kind, error=f"view {reader!r} reads {view!r}, which has failed: {self.error}")
 
     def raised(self) -> UpriverError:
         """The error, for a caller."""

@@ -240,7 +240,7 @@ class Epochs:
                     self._output.add(SetRowsAside(epoch=epoch, aside=aside, after=self.progress.after(epoch)))
             counts.settled[region] += rows
             left -= rows
-            for out in outgoing:
+            for out in (out for out in outgoing if not self._regions.has_failed(out.to)):
                 counts.sent[out.to] += len(out.batch)
                 left -= len(out.batch)
                 self._distributors.route(out.to, RowsArrived(rows=Portion(epoch, out.port, out.batch)))

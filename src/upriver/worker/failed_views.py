@@ -1,4 +1,5 @@
-"""A worker's failed views: found, reported, and taken out of use; rules ``views.fail_alone`` and ``views.fail_ahead``.
+"""A worker's failed views: found, reported, and taken out of use; rules ``views.fail_alone``, ``views.fail_ahead`` and
+``views.fail_readers``.
 
 ``docs/internals/failures.md``. A worker that finds a failure tells the coordinator and every peer that it has a channel
 to, before any message that lacks the view's state. The coordinator tells all other workers.
@@ -57,12 +58,17 @@ class FailedViews:
             self._found(message.view, message.failure)
 
     def _found(self, view: str, failure: ViewFailure) -> None:
-        """Report the failure before all other messages of this step: some of them may lack the view's state."""
-        self._take_out(view, failure)
-        ahead: list[ShareAction] = [Report(message=ViewFailed(view=view, failure=failure))]
-        if self._rules.views_fail_ahead:  # views.fail_ahead
-            content = FailedHere(view=view, failure=failure)
-            ahead += [self._output.to_peer(peer, content) for peer in self._peers.reached]
+        """Report the failure, and those of the view's readers, before all other messages of this step: some of them may
+        lack the view's state."""
+        readers = self._regions.readers(view) if self._rules.views_fail_readers else ()  # views.fail_readers
+        causes = {view: failure, **{reader: failure.of_reader(reader, view) for reader in readers}}
+        ahead: list[ShareAction] = []
+        for name, cause in causes.items():
+            self._take_out(name, cause)
+            ahead.append(Report(message=ViewFailed(view=name, failure=cause)))
+            if self._rules.views_fail_ahead:  # views.fail_ahead
+                content = FailedHere(view=name, failure=cause)
+                ahead += [self._output.to_peer(peer, content) for peer in self._peers.reached]
         self._output.put_first(ahead)
 
     def _take_out(self, view: str, failure: ViewFailure) -> None:

@@ -14,7 +14,8 @@ from upriver.errors import ProtocolError
 from upriver.ids import Channel, Epoch, VnodeId, WorkerId
 from upriver.partial.cone import Cone
 from upriver.partial.partial_region import PartialRegion
-from upriver.plan.plan import DataflowPlan, LakeEdge, RegionPlan
+from upriver.plan.flows import readers_of, stages_of
+from upriver.plan.plan import DataflowPlan, LakeEdge, RegionPlan, view_of
 from upriver.protocol.messages import Assign
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import Strategy
@@ -51,7 +52,7 @@ class Regions:
         """The ports whose rows have their epochs. If one port of a channel does, its rows are read with them."""
         self.views: Mapping[str, pa.Schema] = {plan.name: plan.key_schema for plan in event.plans}
         """The key of each view, by the view's name: the key of its last region, which lookups read."""
-        self.depths: Mapping[str, int] = {name: depth for plan in event.plans for name, depth in plan.stages.items()}
+        self.depths: Mapping[str, int] = stages_of(event.plans)
         """The depth of every region, by name."""
         self.lake_ports: dict[str, tuple[tuple[int, Channel], ...]] = {}
         """The ports and channels of every region, by name: what upqueries read."""
@@ -69,7 +70,9 @@ class Regions:
         for plan in event.plans:
             for region in plan.spread:
                 migrator = make(event.worker, event.maps[region.name], None)
-                self.shards[region.name] = _empty_shard(event, plan, region, migrator, build_region, rules)
+                waits = self.depths[region.name] > 0
+                shard = _empty_shard(event, plan, region, migrator, build_region, rules, rows_wait=waits)
+                self.shards[region.name] = shard
                 self.lake_ports[region.name] = region.lake_ports
                 for port, channel in region.lake_ports:
                     self.fed_by.setdefault(channel, []).append((region.name, port))
@@ -148,6 +151,19 @@ class Regions:
         self._stats = {**self.last_stats, region: self.shards[region].region.stats()}
         return self._stats
 
+    def has_failed(self, region: str) -> bool:
+        """Whether a region's view has failed, or is dropped: it needs no rows."""
+        return view_of(region) in self.failed
+
+    def readers(self, view: str) -> tuple[str, ...]:
+        """What cannot be computed without a view, and has not failed."""
+        return tuple(reader for reader in readers_of(self._plans, view) if reader not in self.failed)
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The views that are not dropped."""
+        return tuple(view for view in self.views if view not in self.failed or not self.failed[view].is_dropped)
+
     def fail_view(self, view: str, failure: ViewFailure) -> list[str]:
         """The view has failed: drop its state. Returns its regions."""
         self.failed[view] = failure
@@ -207,11 +223,13 @@ def _empty_shard(
     migrator: Migrator,
     build_region: BuildRegion,
     rules: Rules,
+    *,
+    rows_wait: bool,
 ) -> Shard:
-    """A shard that holds nothing; a failed one, if the view has failed or its region cannot be made."""
+    """A shard that holds nothing; a failed one, if the view has failed or its region cannot be made. rows_wait: for the
+    region's stage."""
     build = partial(build_region, plan, region)
     exchange_ports = range(len(region.inputs)) - dict(region.lake_ports).keys()
-    rows_wait = plan.stages[region.name] > 0
     failed_region = partial(FailedRegion, exchange_ports=exchange_ports, build=build if rows_wait else None)
     failure, state = event.failed.get(plan.name), None
     try:

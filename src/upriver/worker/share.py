@@ -87,8 +87,8 @@ class FlowShare:
 
     @property
     def views(self) -> tuple[str, ...]:
-        """The views of the flow."""
-        return tuple(self.phase.regions.views) if isinstance(self.phase, Serving) else ()
+        """The views of the flow that are not dropped."""
+        return self.phase.regions.served if isinstance(self.phase, Serving) else ()
 
     @property
     def parted(self) -> frozenset[WorkerId]:

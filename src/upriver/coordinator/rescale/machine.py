@@ -39,7 +39,6 @@ from upriver.coordinator.rescale.stages import (
 from upriver.errors import DeclarationError, IllegalEvent, UpriverError, WorkerLost
 from upriver.ids import MapVersion, WorkerId
 from upriver.migration.events import AbortAsked, RescaleAnnounced
-from upriver.plan.plan import view_of
 from upriver.protocol.coordinator_events import (
     AbortWanted,
     ControlUnwritten,
@@ -209,25 +208,31 @@ class RescaleMachine:
 
     # Workers' messages
 
-    def moved(self, message: Moved) -> None:
+    def moved(self, flow: ServedFlow, message: Moved) -> None:
         if isinstance(self.stage, Moving):
-            self.stage.handover.gone(message.region, message.gone)
+            self.stage.handover.gone(flow.name_of(message.region), message.gone)
 
-    def settled(self, process: WorkerProcess, message: Settled) -> None:
-        stage = self._moving(f"worker {process.worker} settled region {message.region!r}")
-        if stage is None or self._is_late(stage.announced.has_settled(process.worker, message.region, message.version)):
+    def settled(self, flow: ServedFlow, process: WorkerProcess, message: Settled) -> None:
+        stage, region = (
+            self._moving(f"worker {process.worker} settled {message.region!r}"),
+            flow.name_of(message.region),
+        )
+        if stage is None or self._is_late(stage.announced.has_settled(process.worker, region, message.version)):
             return
-        stage.announced = stage.announced.settled(process.worker, message.region, message.version, message.kept)
+        stage.announced = stage.announced.settled(process.worker, region, message.version, message.kept)
         if stage.announced.is_leaver(process.worker):
             stage.leaving[process.worker] = stage.announced.workers
             self._cluster.read_by(first(stage.announced.maps))
         self._tidy(stage)
 
-    def peer_left(self, process: WorkerProcess, message: PeerLeft) -> None:
-        stage = self._moving(f"worker {message.peer} left worker {process.worker}")
-        if stage is None or self._is_late(stage.announced.has_left(process.worker, message.region, message.peer)):
+    def peer_left(self, flow: ServedFlow, process: WorkerProcess, message: PeerLeft) -> None:
+        stage, region = (
+            self._moving(f"worker {message.peer} left worker {process.worker}"),
+            flow.name_of(message.region),
+        )
+        if stage is None or self._is_late(stage.announced.has_left(process.worker, region, message.peer)):
             return
-        stage.announced = stage.announced.peer_left(process.worker, message.region, message.peer)
+        stage.announced = stage.announced.peer_left(process.worker, region, message.peer)
         self._tidy(stage)
 
     def _is_late(self, is_over: bool) -> bool:
@@ -431,7 +436,7 @@ class RescaleMachine:
     def _drained(self, rescale: AcceptedRescale) -> None:
         """The flows that take part are quiet: their keys move, or all workers begin anew by the new map."""
         self._leader.keys_move()
-        regions = {region for flow in self._cluster.taking_part for region in flow.maps}
+        regions = {flow.name_of(region) for flow in self._cluster.taking_part for region in flow.maps}
         if rescale.request.strategy is Strategy.RESTART or not regions:
             vnodes = self._cluster.adopt(rescale.plan.after, rescale.plan.new)
             self._start_anew()
@@ -447,9 +452,8 @@ class RescaleMachine:
         for worker, region in announced.unsettled():
             self._order(worker, region, announced.order(region))
 
-    def _order(self, worker: WorkerId, region: str, order: RescaleAnnounced | AbortAsked) -> None:
-        flow = self._cluster.flow_of(view_of(region))
-        assert flow is not None
+    def _order(self, worker: WorkerId, name: str, order: RescaleAnnounced | AbortAsked) -> None:
+        flow, region = self._cluster.region(name)
         flow.tell(flow.members[worker], MigrationOrder(region=region, order=order))
 
     def _tidy(self, stage: Moving) -> None:
