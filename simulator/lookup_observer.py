@@ -103,7 +103,7 @@ class LookupObserver:
         part = process.part_of(lookup.view)
         has_all = self._is_owned(process, lookup) if part is None or part.alone else not lookup.together
         owned = part is None or (not part.leaves and has_all)
-        is_gone = lookup.view not in self._view_observer.kept and isinstance(refusal.error, UnknownView)
+        is_gone = lookup.view in self._view_observer.left and isinstance(refusal.error, UnknownView)
         known, dismissed = part is not None and not is_gone, self._dismisses(cause, lookup.view)
         require(checkers.lookups_are_refused_for_a_reason, refusal.error, known, process.serves, owned, dismissed)
         self._counters["lookups_refused"] += 1

@@ -18,7 +18,8 @@ class ViewObserver:
     possible: by name, every view that there can be. later: of those that share stateful maps, the same views planned by
     themselves, as they are declared when the app runs. kept: by name, those that the coordinator has taken last.
     waiting: by ticket, all and only the wishes for other views that were told to it and not met, in order. flows: of
-    those that some worker was told of, the views that are kept. gone: the flows that there are no more.
+    those that some worker was told of, the views that are kept. gone: the flows that there are no more. left: the
+    views that were dropped while others of their flow stayed.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class ViewObserver:
         self.waiting: dict[int, PlansWanted] = {}
         self.flows: dict[FlowId, tuple[DataflowPlan, ...]] = {}
         self.gone: set[FlowId] = set()
+        self.left: set[str] = set()
         self._plans: dict[FlowId, tuple[DataflowPlan, ...]] = {}
 
     def of_another_driver(self) -> "ViewObserver":
@@ -78,6 +80,7 @@ class ViewObserver:
         for flow, plans in list(self.flows.items()):
             left = tuple(plan for plan in plans if plan.name in self.kept)
             if left:
+                self.left |= {plan.name for plan in plans if plan.name not in self.kept}
                 self.flows[flow] = left
             else:
                 self._drop(flow)
