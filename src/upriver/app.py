@@ -711,7 +711,8 @@ class App:
         """
         running, computes = self._running(), flag("else_compute", else_compute)
         check_limits(limits)
-        self._check_kept(view)
+        if isinstance(view, str):
+            self._check_view(view)  # workers may not have heard yet that it was dropped
         assert self._client is not None
         try:
             return self._client.lookup(view, keys, **limits)
