@@ -18,6 +18,7 @@ from simulator.tables import (
     OPERATORS,
     OPERATORS_IN_DUCKDB,
     ORDERED,
+    PARTED,
     RETAINS,
     TABLES,
     TRACED,
@@ -286,6 +287,7 @@ SCENARIOS: Mapping[str, ClusterScenario] = MappingProxyType(
             ),
             OPERATORS_FAIL,
         ),
+        "parted": replace(DRAWN, views=PARTED, partial_share=0.0, failing_share=0.0),
         "unsure joins": _with(replace(WITH_EXCHANGES, views=UNSURE), OPERATORS_FAIL),
     }
 )

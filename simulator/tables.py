@@ -197,6 +197,14 @@ UNSURE = (
     ),
 )
 """Views with joins whose condition could fail on a row: rows wait until all of an epoch have come."""
+PARTED = (
+    ViewSpec(
+        "twice",
+        "SELECT qty, seq FROM trades UNION ALL SELECT seq % 7 + 1 AS qty, seq FROM trades WHERE qty > 1",
+        ("qty",),
+    ),
+)
+"""A view whose keys get rows of one epoch as they are read, and others over an exchange."""
 BROKEN = "12 % (v.seq % 40 - 39)"
 """It cannot be computed from one row in forty."""
 ON = f"v.page = o.page AND {BROKEN} + o.qty > 4"

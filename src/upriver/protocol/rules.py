@@ -89,6 +89,8 @@ class Rules:
     worker_between_epochs: bool = True
     """worker.between_epochs: keys that are looked up together are answered when none of them has rows of a later epoch
     than the answer tells."""
+    worker_whole_keys: bool = True
+    """worker.whole_keys: a lookup waits while one of its keys may have a part of the rows of an epoch."""
     worker_whole_stages: bool = True
     """worker.whole_stages: a stage is done at a worker when all its gathered rows are taken in, and all their results
     are sent."""

@@ -114,6 +114,8 @@ class Distributors:
             raise ProtocolError(f"worker {sender} speaks of region {content.region!r}, which is not kept here")
         if isinstance(content.message, Acquire):
             self._progress.receive_keys(content.begun)
+            if content.begun > self._progress.reflected:
+                self._regions.shards[content.region].expect_more(content.begun, content.message.keys)
         self.route(content.region, Received(sender=sender, message=content.message))
         if isinstance(content.message, Acquire):
             self._output.send(sender, Installed(region=content.region))

@@ -144,8 +144,8 @@ class Epochs:
         self.progress.finish(epoch)
         self._stage = NO_STAGE
         if not (reading.mixed and self._rules.worker_wait_until_over):
+            self._regions.epoch_over(epoch)
             self.progress.reflect(epoch)
-            self._regions.forget_undo()
         self._catch_up(goes_on=self.progress.has_unread and not reading.mixed)
         counts = self.progress.counts(epoch)
         if counts.has_put_off:
@@ -171,8 +171,8 @@ class Epochs:
 
     def epoch_over(self, event: EpochOver) -> None:
         """Every row of a mixed epoch is where it belongs."""
+        self._regions.epoch_over(event.epoch)
         self.progress.reflect(Epoch(max(self.progress.reflected, event.epoch)))
-        self._regions.forget_undo()
         self._replication.take_in(event.epoch)
         self._replication.feed_between_epochs()
         self._checkpoints.take_due()

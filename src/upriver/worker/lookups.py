@@ -191,7 +191,7 @@ class Lookups:
             for lookup in lookups
         ]
         self._catch_up_with(event.view, hash64)
-        good = self._stay(shard, hash64)
+        good = self._stay(shard, hash64) & ~shard.unfinished.among(hash64)
         if shard.partial is not None:
             good = good & shard.partial.present(hash64)
             if between and any(lookup.together for lookup in lookups):
@@ -268,7 +268,7 @@ class Lookups:
         return True
 
     def _must_wait(self, view: str, question: PeerLookup | LookupAsked) -> bool:
-        if self._must_wait_for_epochs(question):
+        if self._must_wait_for_epochs(question) or self._regions.shards[view].unfinished.among(question.hash64).any():
             return True
         if not question.together or not self._rules.worker_between_epochs:
             return False
@@ -437,13 +437,16 @@ class Lookups:
         """The lookups that wait for none of their keys, neither to come nor, if asked for together, to be as of one
         epoch. All keys are checked in one go: dozens of lookups may wait, and checking each alone takes longer than
         answering one."""
-        partial = self._regions.shards[view].partial
-        if partial is None:
+        shard = self._regions.shards[view]
+        partial = shard.partial
+        if partial is None and not shard.unfinished:
             return due
         hash64 = np.concatenate([waiting.question.hash64 for waiting in due])
         lengths = [len(waiting.question) for waiting in due]
-        waits = partial.awaited(hash64)
-        if self._rules.worker_between_epochs:
+        waits = shard.unfinished.among(hash64)
+        if partial is not None:
+            waits |= partial.awaited(hash64)
+        if partial is not None and self._rules.worker_between_epochs:
             waits |= np.repeat([w.question.together for w in due], lengths) & (
                 partial.through(hash64) > self._progress.reflected
             )

@@ -131,9 +131,10 @@ class Regions:
         for shard in self.shards.values():
             shard.catch_up()
 
-    def forget_undo(self) -> None:
-        """The last epoch is over: no takeover will go back before it."""
+    def epoch_over(self, epoch: Epoch) -> None:
+        """All its rows are applied: its keys are whole, and no takeover will go back before it."""
         for shard in self.shards.values():
+            shard.unfinished.over(epoch)
             shard.logs.forget_saved()
 
     def stats(self) -> Stats:
@@ -229,7 +230,8 @@ def _empty_shard(
     """A shard that holds nothing; a failed one, if the view has failed or its region cannot be made. rows_wait: for the
     region's stage."""
     build = partial(build_region, plan, region)
-    exchange_ports = range(len(region.inputs)) - dict(region.lake_ports).keys()
+    lake_ports = dict(region.lake_ports)
+    exchange_ports = range(len(region.inputs)) - lake_ports.keys()
     failed_region = partial(FailedRegion, exchange_ports=exchange_ports, build=build if rows_wait else None)
     failure, state = event.failed.get(plan.name), None
     try:
@@ -245,7 +247,18 @@ def _empty_shard(
     logs = ChangeLogs(
         has_checkpoints=not is_partial and event.chain is not None, can_undo=not is_partial and event.reversible
     )
-    shard = Shard(region.name, kept, migrator, vnodes, rules, failed_region, logs, state_stays=plan.is_cone)
+    are_parted = len(region.inputs) > 1 or plan.unsure(region)
+    shard = Shard(
+        region.name,
+        kept,
+        migrator,
+        vnodes,
+        rules,
+        failed_region,
+        logs,
+        state_stays=plan.is_cone,
+        parted_ports=lake_ports if are_parted else (),
+    )
     if failure is not None:
         shard.fail(failure)
     return shard

@@ -7,7 +7,7 @@ Rows that go down right after each other are taken in together: few rows cost op
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -63,6 +63,7 @@ from upriver.state.vectors import NO_KEYS, key_set
 from upriver.worker.change_logs import ChangeLogs
 from upriver.worker.failed_region import FailedRegion
 from upriver.worker.migrators import MIGRATORS, Migrator, new_owner
+from upriver.worker.unfinished_keys import UnfinishedKeys
 
 
 def joined(actions: Sequence[Action]) -> list[Action]:
@@ -116,10 +117,12 @@ class Shard:
         logs: ChangeLogs,
         *,
         state_stays: bool,
+        parted_ports: Collection[int],
     ) -> None:
         """failed_region: makes the stand-in once the view has failed, from the failure, the number of gathered rows,
         and that of the rows that were put off.
-        state_stays: the region's state never moves to another worker, whatever the strategy."""
+        state_stays: the region's state never moves to another worker, whatever the strategy. parted_ports: those at
+        which a part of a key's rows of an epoch is applied while others are to come."""
         self.region: RegionState = region
         self.failure: ViewFailure | None = None
         """Why the region's view has failed here."""
@@ -134,6 +137,9 @@ class Shard:
         """The first and the last epoch of rows that are not applied yet."""
         self.leaves_keys = False
         """Whether keys stay behind in this rescale, and the new owner fills them."""
+        self.unfinished = UnfinishedKeys()
+        """The keys that have a part of an epoch's rows."""
+        self._parted_ports = frozenset(parted_ports)
         self.migrator = migrator
         self.travelled = Travelled()
         self.version: MapVersion = migrator.phase.map.version
@@ -201,6 +207,8 @@ class Shard:
                     outcomes += self._copied_before(portion.batch.hash64)
                 self._save(portion.batch.hash64)
                 self.logs.note(portion.batch.hash64)
+                if portion.port in self._parted_ports and self._rules.worker_whole_keys:
+                    self.unfinished.note(portion.epoch, portion.batch.hash64)
                 self._begin(portion.epoch)
                 before = self._put_off
                 with self.contained(f"epoch {portion.epoch}"):
@@ -359,6 +367,11 @@ class Shard:
         self.logs, self.failure = old.logs, old.failure
 
     # Rows
+
+    def expect_more(self, epoch: Epoch, keys: Hashes) -> None:
+        """Keys have come from a worker that has begun this epoch, perhaps with a part of its rows."""
+        if self._parted_ports and self._rules.worker_whole_keys:
+            self.unfinished.note(epoch, keys)
 
     @property
     def is_behind(self) -> bool:
