@@ -61,8 +61,9 @@ class SimulatedRun:
         owned = np.array(vnodes, np.int64)
         return int((self.offsets[owned + 1] - self.offsets[owned]).sum())
 
-    def slices_of(self, vnodes: Sequence[VnodeId], rng: Random) -> list[Batch]:
-        """Those vnodes' rows in order, cut at random places, but never between the rows of one key."""
+    def slices_of(self, vnodes: Sequence[VnodeId], rng: Random, *, whole_keys: bool) -> list[tuple[Batch, bool]]:
+        """Those vnodes' rows in order, cut at random places, with ``whole_keys`` never between the rows of one key; and
+        whether rows of the last key come in the next one."""
         ranges = [(int(self.offsets[vnode]), int(self.offsets[vnode + 1])) for vnode in vnodes]
         joined: list[tuple[int, int]] = []
         for first, end in ranges:
@@ -72,8 +73,14 @@ class SimulatedRun:
                 joined.append((first, end))
         rows = len(self.batch)
         drawn = [rng.randrange(rows) for _ in range(rng.choice((0, 0, 1, CUTS_MAX)))] if rows else []
-        cuts = set(np.searchsorted(self.batch.hash64, self.batch.hash64[drawn]).tolist())
-        return [self.batch.slice(*piece) for first, end in joined if first < end for piece in _cut(first, end, cuts)]
+        cuts = set(np.searchsorted(self.batch.hash64, self.batch.hash64[drawn]).tolist() if whole_keys else drawn)
+        hashes = self.batch.hash64
+        return [
+            (self.batch.slice(start, stop), stop < end and bool(hashes[stop] == hashes[stop - 1]))
+            for first, end in joined
+            if first < end
+            for start, stop in _cut(first, end, cuts)
+        ]
 
 
 def _cut(first: int, end: int, cuts: Iterable[int]) -> Iterable[tuple[int, int]]:

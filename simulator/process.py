@@ -202,8 +202,8 @@ class SharePart:
         runs = lake.changes(span, action.as_of)
         edges = [
             [
-                RowsRead(epoch=action.epoch, channel=edge, batch=batch)
-                for batch in runs[edge].slices_of(action.vnodes, rng)
+                RowsRead(epoch=action.epoch, channel=edge, batch=batch, goes_on=goes_on)
+                for batch, goes_on in runs[edge].slices_of(action.vnodes, rng, whole_keys=edge not in action.in_parts)
             ]
             for edge in action.channels
             if edge in runs

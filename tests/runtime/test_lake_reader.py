@@ -44,7 +44,7 @@ def test_pieces_hold_all_rows_and_cut_no_key(hashes: npt.NDArray[np.uint64], row
     hashes = np.sort(hashes)
     cuts = [0]
     while cuts[-1] < len(hashes):
-        cuts.append(end_of_piece(hashes, cuts[-1], rows_max))
+        cuts.append(end_of_piece(hashes, cuts[-1], rows_max, whole_keys=True))
     assert cuts[-1] == len(hashes)
     for first, end in pairwise(cuts):
         assert end == len(hashes) or hashes[end - 1] != hashes[end]
@@ -55,7 +55,7 @@ def test_pieces_hold_all_rows_and_cut_no_key(hashes: npt.NDArray[np.uint64], row
 
 def test_what_is_left_is_cut_into_pieces_of_one_size() -> None:
     hashes = np.arange(100, dtype=np.uint64)
-    assert [end_of_piece(hashes, first, 40) for first in (0, 34, 67)] == [34, 67, 100]
+    assert [end_of_piece(hashes, first, 40, whole_keys=True) for first in (0, 34, 67)] == [34, 67, 100]
 
 
 def ahead(pieces: Iterator[Piece]) -> Reading:
@@ -83,8 +83,10 @@ def reading(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LakeRead
     lake.release()
 
 
-def pieces(reading: LakeReader, seconds: float) -> list[RowsRead]:
+def pieces(reading: LakeReader, seconds: float, *, in_parts: bool = False) -> list[RowsRead]:
     """All pieces of the epoch, if each takes so many seconds of processor time to be taken in."""
+    wanted = frozenset({CHANNEL} if in_parts else ())
+    reading.begin(ReadEpoch(epoch=Epoch(1), channels=(CHANNEL,), vnodes=ALL, in_parts=wanted))
     taken: list[Piece] = []
 
     def take_in(piece: Piece) -> None:
@@ -101,7 +103,8 @@ def pieces(reading: LakeReader, seconds: float) -> list[RowsRead]:
     assert len(read) == len(rows)
     assert np.concatenate([piece.batch.rows.column(0) for piece in read]).tolist() == list(range(ROWS))
     for one, other in pairwise(read):
-        assert one.batch.hash64[-1] != other.batch.hash64[0]
+        assert one.goes_on == (one.batch.hash64[-1] == other.batch.hash64[0])
+    assert in_parts or not any(piece.goes_on for piece in read)
     return read
 
 
@@ -111,6 +114,19 @@ def test_pieces_that_are_taken_in_at_once_become_longer(reading: LakeReader) -> 
 
 def test_pieces_that_take_long_are_as_short_as_may_be(reading: LakeReader) -> None:
     assert all(len(piece.batch) <= ROWS_MIN + 2 for piece in pieces(reading, 2 * ROWS_BUDGET_S))
+
+
+def test_a_key_goes_on_in_the_next_piece_where_that_may_be(reading: LakeReader) -> None:
+    assert any(piece.goes_on for piece in pieces(reading, 2 * ROWS_BUDGET_S, in_parts=True))
+
+
+@given(st.integers(1, 300), st.integers(1, 70))
+def test_a_key_of_any_number_of_rows_is_cut_where_that_may_be(rows: int, rows_max: int) -> None:
+    hashes, cuts = np.full(rows, 7, np.uint64), [0]
+    while cuts[-1] < rows:
+        cuts.append(end_of_piece(hashes, cuts[-1], rows_max, whole_keys=False))
+    assert cuts[-1] == rows
+    assert all(0 < end - first <= rows_max for first, end in pairwise(cuts))
 
 
 def test_an_epoch_that_is_given_up_is_read_no_further(reading: LakeReader) -> None:

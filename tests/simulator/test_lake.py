@@ -42,22 +42,27 @@ def test_slices_put_together_are_the_share_of_the_epoch(seed: int) -> None:
             hashes = hash64([rows.column(column) for column in edge.index])
             order = np.argsort(hashes, kind="stable")
             own = order[np.isin(vnodes_of(hashes[order], VNODES), share)]
-            slices = lake.runs(epoch)[edge.channel].slices_of(vnodes, rng)
+            cut = lake.runs(epoch)[edge.channel].slices_of(vnodes, rng, whole_keys=rng.random() < 0.5)
+            slices = [slice_ for slice_, _ in cut]
             read = pa.Table.from_batches([slice_.rows for slice_ in slices], schema=rows.schema)
             assert read.to_pylist() == rows.take(pa.array(own)).to_pylist()
             assert np.array_equal(np.concatenate([hashes[:0], *(slice_.hash64 for slice_ in slices)]), hashes[own])
             assert lake.promised(single(epoch), vnodes, [edge.channel]) == {edge.channel: len(own)}
 
 
-def test_a_slice_may_end_between_two_keys_of_a_vnode_and_never_between_two_rows_of_a_key() -> None:
+def test_a_slice_ends_between_two_rows_of_a_key_only_if_keys_may_be_cut() -> None:
     rng = Random(0)
     plans = compiled_views()
     lake = FakeLake(plans, VNODES)
     run = lake.runs(lake.publish("trades", RowSource(rng).rows(TABLES[0], 60)))[lake_edges(plans)[0].channel]
-    cuts = [run.slices_of([VnodeId(vnode) for vnode in range(VNODES)], rng) for _ in range(20)]
-    pairs = [pair for slices in cuts for pair in pairwise(slices) if all(map(len, pair))]
-    assert pairs
-    assert all(before.hash64[-1] < after.hash64[0] for before, after in pairs)
+    every = [VnodeId(vnode) for vnode in range(VNODES)]
+    for whole_keys in (True, False):
+        cuts = [run.slices_of(every, rng, whole_keys=whole_keys) for _ in range(20)]
+        pairs = [pair for slices in cuts for pair in pairwise(slices)]
+        goes_on = [bool(before.hash64[-1] == after.hash64[0]) for (before, _), (after, _) in pairs]
+        assert pairs
+        assert any(goes_on) != whole_keys
+        assert goes_on == [told for (_, told), _ in pairs]
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)

@@ -353,7 +353,8 @@ Action = ShareAction | WorkerAction
 
 
 def reading(epoch: int, vnodes: Sequence[int] = range(VNODES)) -> ReadEpoch:
-    return ReadEpoch(epoch=Epoch(epoch), channels=(CHANNEL,), vnodes=tuple(map(VnodeId, vnodes)))
+    owned = tuple(map(VnodeId, vnodes))
+    return ReadEpoch(epoch=Epoch(epoch), channels=(CHANNEL,), vnodes=owned, in_parts=frozenset({CHANNEL}))
 
 
 def finished(epoch: int, read: int, applied: int, keys: int, total: int) -> EpochFinished:

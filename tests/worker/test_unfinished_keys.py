@@ -1,21 +1,45 @@
 """Keys that have a part of an epoch's rows: rule worker.whole_keys."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from machines_kit import KEYS, PLAN, ROWS, TABLE, answered, asked, asked_together, assign, opened, over, rows, worker
-from relation_kit import dataflow, scan, union
+from machines_kit import (
+    CHANNEL,
+    HALVES,
+    KEYS,
+    PLAN,
+    ROWS,
+    TABLE,
+    announce,
+    answered,
+    asked,
+    asked_together,
+    assign,
+    meet,
+    opened,
+    over,
+    owners_with,
+    read,
+    rows,
+    worker,
+)
+from relation_kit import count, dataflow, group, scan, union, where, windowed
 
 from upriver.ids import Channel, Epoch
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import Order, TableSpec, WindowCall
+from upriver.plan.relation import Relation
 from upriver.protocol.rules import ALL_RULES
-from upriver.protocol.worker_events import AnswerTogether, EpochRead
+from upriver.protocol.worker_events import AnswerTogether, EpochRead, PeersMet, ReadEpoch, ShareAction
 from upriver.worker.unfinished_keys import UNFINISHED_KEYS_MAX, UnfinishedKeys
 
 OTHER = TableSpec("u", ROWS, ("k",))
 BOTH = dataflow("seen", union(scan(TABLE), scan(OTHER)), ("k",), TABLE, OTHER)
 """A key has rows of two channels."""
+NUMBER = WindowCall("row_number", None, "n", pa.int32())
+COUNTED = group(scan(TABLE), "k", n=("count", None, pa.int64()))
 HALF, REST = "t/k", "u/k"
 ONE, ANOTHER = KEYS[0][0], KEYS[1][0]
 
@@ -24,6 +48,11 @@ def end(epoch: int, **promised: int) -> EpochRead:
     return EpochRead(
         epoch=Epoch(epoch), promised={Channel(f"{table}/k"): promised.get(table, 0) for table in ("t", "u")}
     )
+
+
+def reads(actions: Sequence[ShareAction]) -> list[frozenset[Channel]]:
+    """The channels that may be read in parts, of each epoch that is read."""
+    return [action.in_parts for action in actions if isinstance(action, ReadEpoch)]
 
 
 def test_a_lookup_waits_for_the_rest_of_its_keys_rows() -> None:
@@ -57,6 +86,40 @@ def test_a_view_with_one_channel_waits_for_nothing() -> None:
     assert len(PLAN.regions[-1].inputs) == 1
     machine = worker(assign(), opened(1), rows(1, ONE))
     assert answered(machine.step(asked(ONE))) == {1: ({ONE: [1]}, 0)}
+
+
+def test_a_lookup_of_a_key_that_goes_on_in_the_next_batch_waits_and_others_do_not() -> None:
+    machine = worker(assign(), opened(1), replace(rows(1, ONE, ANOTHER, ANOTHER), goes_on=True))
+    assert answered(machine.step(asked(ONE))) == {1: ({ONE: [1]}, 0)}
+    assert answered(machine.step(asked(ANOTHER, ticket=2))) == {}
+    assert answered(machine.step(rows(1, ANOTHER))) == {}
+    assert answered(machine.step(read(1, 4))) == {2: ({ANOTHER: [1, 1, 1]}, 1)}
+
+
+def test_keys_that_move_get_their_rows_whole() -> None:
+    machine = worker(assign(HALVES), meet(0, 1), PeersMet(meeting=1))
+    assert reads(machine.step(opened(1))) == [frozenset({CHANNEL})]
+    machine.step(read(1, 0))
+    machine.step(announce(HALVES, owners_with(HALVES, v0=1)))
+    assert reads(machine.step(opened(2, mixed=True))) == [frozenset()]
+
+
+@pytest.mark.parametrize(
+    ("relation", "in_parts"),
+    [
+        (scan(TABLE), True),
+        (COUNTED, True),
+        (count(where(COUNTED, "10 / n > 2"), "k"), False),
+        (
+            windowed(scan(TABLE), "k", (Order("e", False, True),), WindowCall("row_number", None, "n", pa.int32())),
+            False,
+        ),
+    ],
+    ids=["rows", "count", "a test of the count that may fail for a part", "window"],
+)
+def test_only_what_may_see_parts_of_a_key_is_given_them(relation: Relation, in_parts: bool) -> None:
+    machine = worker(assign(plans=(dataflow("seen", relation, ("k",), TABLE),)))
+    assert reads(machine.step(opened(1))) == [frozenset({CHANNEL} if in_parts else ())]
 
 
 def test_what_is_noted_is_forgotten_when_its_epoch_is_over() -> None:

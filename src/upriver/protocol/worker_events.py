@@ -28,11 +28,13 @@ from upriver.state.vectors import Positions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsRead:
     """Some rows of the open epoch were read, in hash64 order within the epoch and channel. All rows of one key in an
-    epoch and channel come in one batch."""
+    epoch and channel come in one batch, unless the channel is in ``ReadEpoch.in_parts``. goes_on: more rows of the
+    batch's last key come in the next one."""
 
     epoch: Epoch
     channel: Channel
     batch: Batch
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,13 +329,15 @@ WorkerEvent = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadEpoch:
-    """Read the slices of ``vnodes`` of the epoch, then say ``EpochRead``. after, as_of: as for ``OpenEpoch``."""
+    """Read the slices of ``vnodes`` of the epoch, then say ``EpochRead``. after, as_of: as for ``OpenEpoch``.
+    in_parts: the channels of which the rows of one key may come in several batches."""
 
     epoch: Epoch
     channels: tuple[Channel, ...]
     vnodes: tuple[VnodeId, ...]
     after: Epoch | None = None
     as_of: Epoch = BEGINNING
+    in_parts: frozenset[Channel] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

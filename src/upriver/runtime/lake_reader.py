@@ -267,11 +267,14 @@ class LakeReader:
     def _take_rows(self, rows: RowsRead, take_in: Callable[[Piece], object]) -> None:
         """Take in as many of the rows as the pace allows; the others are the next piece."""
         batch, pace = rows.batch, self._paces[rows.channel]
-        end = end_of_piece(batch.hash64, 0, pace.rows)
+        assert isinstance(self._asked, ReadEpoch)
+        in_parts = rows.channel in self._asked.in_parts
+        end = end_of_piece(batch.hash64, 0, pace.rows, whole_keys=not in_parts)
         self._uncut = None
         if end < len(batch):
             self._uncut = replace(rows, batch=batch.slice(end, len(batch)))
-            rows = replace(rows, batch=batch.slice(0, end))
+            goes_on = in_parts and bool(batch.hash64[end] == batch.hash64[end - 1])
+            rows = replace(rows, batch=batch.slice(0, end), goes_on=goes_on)
         self._taken[rows.channel] += end
         pace.timed(end, partial(take_in, rows))
 
@@ -293,10 +296,12 @@ class LakeReader:
         self.held_up, self._again_s = None, READ_AGAIN_S_MIN
 
 
-def end_of_piece(hashes: Hashes, first: int, rows_max: int) -> int:
-    """The end of the piece that begins at ``first``: at most ``rows_max`` rows, and the rest of its last key's rows.
-    The rows that are left are cut into pieces of equal size."""
+def end_of_piece(hashes: Hashes, first: int, rows_max: int, *, whole_keys: bool) -> int:
+    """The end of the piece that begins at ``first``: at most ``rows_max`` rows; with ``whole_keys`` also the rest of
+    its last key's rows. The rows that are left are cut into pieces of equal size."""
     left = len(hashes) - first
     end = first + math.ceil(left / math.ceil(left / rows_max))
+    if not whole_keys:
+        return end
     others = true_at(hashes[end:] != hashes[end - 1])
     return end + int(others[0]) if others.size else len(hashes)

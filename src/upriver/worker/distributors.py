@@ -115,7 +115,7 @@ class Distributors:
         if isinstance(content.message, Acquire):
             self._progress.receive_keys(content.begun)
             if content.begun > self._progress.reflected:
-                self._regions.shards[content.region].expect_more(content.begun, content.message.keys)
+                self._regions.shards[content.region].keys_came(content.begun, content.message.keys)
         self.route(content.region, Received(sender=sender, message=content.message))
         if isinstance(content.message, Acquire):
             self._output.send(sender, Installed(region=content.region))

@@ -89,7 +89,12 @@ class Epochs:
         unread = self.progress.begin_next(self._regions.fed_by)
         channels = tuple(self._regions.fed_by)
         read = ReadEpoch(
-            epoch=unread.epoch, channels=channels, vnodes=unread.vnodes, after=unread.after, as_of=unread.as_of
+            epoch=unread.epoch,
+            channels=channels,
+            vnodes=unread.vnodes,
+            after=unread.after,
+            as_of=unread.as_of,
+            in_parts=self._regions.taken_in_parts if self._regions.are_settled else frozenset(),
         )
         self._output.add(read)
         self._upqueries.work_on_all()
@@ -104,6 +109,8 @@ class Epochs:
             return
         self.progress.count_read(event.channel, len(event.batch))
         for region, port in self._regions.fed_by[event.channel]:
+            if event.goes_on:
+                self._regions.shards[region].expect_more(event.epoch, event.batch.hash64[-1:])
             batch = event.batch if (region, port) in self._regions.dated_ports else event.batch.undated
             self._distributors.route(region, RowsArrived(rows=Portion(event.epoch, port, batch)))
 

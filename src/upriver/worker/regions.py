@@ -4,7 +4,7 @@
 be built, has stand-ins (rule ``views.fail_alone``).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -60,6 +60,8 @@ class Regions:
         """The maps that were assigned, by region. Rescales change those of the shards."""
         self.failed: dict[str, ViewFailure] = dict(event.failed)
         """The failures of views, here or at other workers."""
+        self.taken_in_parts = _taken_in_parts(event.plans)
+        """The channels of which a key's rows may come some at a time, while no key moves."""
         self.is_clocked = any(plan.is_clocked for plan in event.plans)
         """Whether a view depends on the clock."""
         self._plans = event.plans
@@ -115,6 +117,11 @@ class Regions:
             for region in plan.spread
             if self.shards[region.name].keeps_every_key
         }
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether no key moves."""
+        return all(self.map_of(name) is not None for name in self.shards)
 
     def map_of(self, region: str) -> VnodeMap | None:
         """The map that places the region's keys; ``None`` while they move."""
@@ -215,6 +222,12 @@ class Regions:
     def moved_since(self, before: Mapping[str, VnodeMap]) -> set[VnodeId]:
         """The slices that have changed hands in some region."""
         return {vnode for name, vnode_map in before.items() for vnode in vnode_map.diff(self.maps[name])}
+
+
+def _taken_in_parts(plans: Sequence[DataflowPlan]) -> frozenset[Channel]:
+    regions = [(plan, region) for plan in plans for region in plan.spread]
+    whole = {channel for plan, region in regions if not plan.takes_parts(region) for _, channel in region.lake_ports}
+    return frozenset(channel for _, region in regions for _, channel in region.lake_ports) - whole
 
 
 def _empty_shard(

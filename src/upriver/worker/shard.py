@@ -207,8 +207,8 @@ class Shard:
                     outcomes += self._copied_before(portion.batch.hash64)
                 self._save(portion.batch.hash64)
                 self.logs.note(portion.batch.hash64)
-                if portion.port in self._parted_ports and self._rules.worker_whole_keys:
-                    self.unfinished.note(portion.epoch, portion.batch.hash64)
+                if portion.port in self._parted_ports:
+                    self.expect_more(portion.epoch, portion.batch.hash64)
                 self._begin(portion.epoch)
                 before = self._put_off
                 with self.contained(f"epoch {portion.epoch}"):
@@ -368,9 +368,14 @@ class Shard:
 
     # Rows
 
-    def expect_more(self, epoch: Epoch, keys: Hashes) -> None:
+    def keys_came(self, epoch: Epoch, keys: Hashes) -> None:
         """Keys have come from a worker that has begun this epoch, perhaps with a part of its rows."""
-        if self._parted_ports and self._rules.worker_whole_keys:
+        if self._parted_ports:
+            self.expect_more(epoch, keys)
+
+    def expect_more(self, epoch: Epoch, keys: Hashes) -> None:
+        """More rows of these keys come in the epoch (worker.whole_keys)."""
+        if self._rules.worker_whole_keys:
             self.unfinished.note(epoch, keys)
 
     @property
