@@ -195,7 +195,7 @@ def test_keys_are_evicted(app: HttpApp, http: httpx.Client) -> None:
 def test_the_app_s_health_is_told_without_a_token(app: HttpApp) -> None:
     with app.caller({}) as anyone:
         assert anyone.get("/healthz").text == "ok\n"
-        assert anyone.get("/readyz").text == "ready\n"
+        await_that(lambda: anyone.get("/readyz").text == "ready\n")
         assert anyone.get("/v1/status").status_code == 401
 
 

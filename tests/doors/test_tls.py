@@ -19,9 +19,7 @@ from http_kit import BEARER, HttpApp
 from postgres_kit import PASSWORD, asking_to_cancel, said, startup
 from server_kit import SECONDS_MAX, TOKEN
 
-from upriver.doors.doors import HANDSHAKE_S_MAX
 from upriver.doors.flight.server import FlightDoor
-from upriver.doors.http.server import HANDSHAKES_MAX, BoundedHandshakes
 from upriver.doors.postgres.scram import TokenVerifiers
 from upriver.doors.postgres.server import PostgresServer
 from upriver.doors.postgres.session import PostgresSession
@@ -78,25 +76,6 @@ def test_a_browser_logs_in_and_its_cookie_is_only_for_tls(http: HttpApp) -> None
 
 def test_old_versions_of_tls_are_refused(certificate: Tls) -> None:
     assert certificate.context().minimum_version is ssl.TLSVersion.TLSv1_2
-
-
-class ShakingCaller:
-    transport: object = None
-
-
-def test_callers_that_stay_in_their_handshake_are_bounded() -> None:
-    now = 0.0
-
-    make = BoundedHandshakes(ShakingCaller, lambda: now)
-    callers = [make() for _ in range(HANDSHAKES_MAX)]
-    with pytest.raises(ConnectionRefusedError, match="in their handshake"):
-        make()
-    callers[0].transport = object()  # its handshake is over
-    make()
-    with pytest.raises(ConnectionRefusedError):
-        make()
-    now = HANDSHAKE_S_MAX  # asyncio has cut the others off
-    make()
 
 
 @pytest.mark.parametrize("mode", ["require", "verify-full"])

@@ -31,7 +31,7 @@ from upriver.ids import WorkerId
 from upriver.net.byte_stream import BUFFER_BYTES, GROWTH_BYTES, ByteStream
 from upriver.net.channel import open_channel
 from upriver.net.frames import MESSAGE_BYTES_MAX, PIECE, Joiner, Traffic
-from upriver.net.gate import HANDSHAKE_S_MAX, Places
+from upriver.net.gate import UNPROVED_S_MAX, CallerGate, Places
 from upriver.net.handshake import (
     GREETING,
     HELLO,
@@ -282,9 +282,9 @@ def test_idle_clients_leave_descriptors_to_the_lake() -> None:
 
 
 def test_strangers_do_not_fill_a_server() -> None:
-    places = Places(unauthenticated=8)
+    gate = CallerGate(Places(unauthenticated=8))
     with (
-        Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(echo))}, places=places) as server,
+        Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(echo))}, gate=gate) as server,
         ExitStack() as opened,
     ):
         remote = client_of(server.address)
@@ -296,15 +296,16 @@ def test_strangers_do_not_fill_a_server() -> None:
 
 def test_a_stranger_has_so_many_seconds() -> None:
     now = [0.0]
+    gate = CallerGate(clock=lambda: now[0])
     with (
-        Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(echo))}, clock=lambda: now[0]) as server,
+        Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(echo))}, gate=gate) as server,
         reach(client_of(server.address)) as slow,
     ):
         assert len(slow.recv(GREETING.size)) == GREETING.size
-        now[0] = HANDSHAKE_S_MAX - 0.001
+        now[0] = UNPROVED_S_MAX - 0.001
         slow.sendall(MAGIC)
         assert is_served(client_of(server.address))
-        now[0] = HANDSHAKE_S_MAX
+        now[0] = UNPROVED_S_MAX
         assert is_served(client_of(server.address))
         assert slow.recv(1) == b""
 

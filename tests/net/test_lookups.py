@@ -15,7 +15,7 @@ from upriver.errors import AccessDenied, ClusterError, RowError, WorkerLost
 from upriver.hashing import hash64
 from upriver.net.byte_stream import ByteStream
 from upriver.net.frames import Traffic
-from upriver.net.gate import Places
+from upriver.net.gate import CallerGate, Places
 from upriver.net.handshake import Purpose
 from upriver.net.line import ANSWER_TERMS, Frame, Line
 from upriver.net.lookups import LOOKUPS_MAX, PIECE_BYTES, LookupService
@@ -75,8 +75,8 @@ def stream(server: Server) -> Iterator[LookupStream]:
     opened.close()
 
 
-def lookup_server(worker: Worker, places: Places | None = None) -> Server:
-    return Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(worker.lookup))}, places=places)
+def lookup_server(worker: Worker, gate: CallerGate | None = None) -> Server:
+    return Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(worker.lookup))}, gate=gate)
 
 
 def wanted(view: str, keys: pa.RecordBatch, at_least: int | None = None, together: bool = False) -> KeysAsked:
@@ -203,7 +203,7 @@ def test_tls_is_refused(server: Server) -> None:
 
 
 def test_only_so_many_are_let_in(worker: Worker) -> None:
-    with lookup_server(worker, Places(clients=2)) as server:
+    with lookup_server(worker, CallerGate(Places(clients=2))) as server:
         lent = [LookupStream(client_of(server.address), SECONDS_MAX) for _ in range(2)]
         assert [ask(stream, "a") for stream in lent] == [["a"], ["a"]]
         with pytest.raises(ClusterError, match=r"2 client connections .*ulimit -n"):

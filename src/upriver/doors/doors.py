@@ -15,8 +15,6 @@ from upriver.options import Doors
 
 ERROR_CHARS_MAX = 2_000
 """Characters of an error's text that a door sends: it may name what the caller has sent."""
-HANDSHAKE_S_MAX = 5.0
-"""Seconds that a caller may take for the handshake of TLS."""
 
 MODULES: Mapping[str, tuple[str, str]] = {
     "http": ("upriver.doors.http.server", "http"),

@@ -40,6 +40,7 @@ from typing import Any
 import pyarrow as pa
 
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WorkerLost
+from upriver.net.admission import GOODBYE_S_MAX
 from upriver.net.byte_stream import ByteStream
 from upriver.net.frames import (
     MESSAGE_BYTES_MAX,
@@ -53,7 +54,6 @@ from upriver.net.frames import (
     read_frame,
     write_frame,
 )
-from upriver.net.gate import GOODBYE_S_MAX
 from upriver.net.handshake import Purpose, Session
 from upriver.net.remote import Remote, dial
 from upriver.net.server import Caller

@@ -1,62 +1,45 @@
-"""The gate of a process's server: it authenticates callers before they cost more than a descriptor.
+"""The gate of a process: the places that callers take at all its listeners together.
 
-One thread accepts connections and reads their hellos (:mod:`.handshake`), which have a fixed size. A caller
-that is not authenticated yet costs one descriptor and at most ``HELLO`` bytes for ``HANDSHAKE_S_MAX`` seconds. If there
-are too many such callers, the gate drops the oldest, so idle ones never keep a rightful caller out. It admits a caller
-that has proved its identity (net.little_before_the_proof).
+A caller is unauthenticated until it has shown a token, or a proof of one. Such a caller holds its place for at most
+``UNPROVED_S_MAX`` seconds. If all places are taken, the gate drops the oldest unauthenticated caller of the listener
+that has most of them: idle callers keep no rightful caller out, and a flood at one listener leaves the others alone
+(net.little_before_the_proof).
 
 Descriptors are shared out in advance: part for unauthenticated callers, part for clients, part for the cluster's own
-channels. The rest stays for the lake (net.descriptors_are_shared_out).
+channels. The rest stays for the lake (net.descriptors_are_shared_out). All listeners of a process draw on these shares.
 """
 
+import errno
 import resource
-import selectors
 import socket
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from typing import Self
 
-from upriver.net.byte_stream import ByteStream
-from upriver.net.handshake import (
-    ANSWER,
-    HELLO,
-    PROOF_BYTES,
-    HandshakeKeys,
-    Identity,
-    Purpose,
-    Role,
-    Session,
-    Verdict,
-    greeting,
-    nonce,
-    read_hello,
-)
+from upriver.net.handshake import Identity
 
-HANDSHAKE_S_MAX = 5.0
-"""Seconds in which a caller must prove its identity."""
+UNPROVED_S_MAX = 10.0
+"""Seconds in which a caller must prove its identity, at any listener."""
 UNAUTHENTICATED_MAX = 256
-"""ServedConnections of callers that have not yet; at most one for every eight files that the process may open."""
+"""Descriptors of callers that have not yet; at most one for every eight files that the process may open."""
 CLIENTS_MAX = 4096
-"""ServedConnections of clients; at most three for every eight files."""
+"""Descriptors of clients; at most three for every eight files."""
 CHANNELS_MAX = 4096
-"""ServedConnections of the cluster's own; at most one for every four files. So a quarter of the files is left for the
-lake."""
+"""Descriptors of the cluster's own; at most one for every four files. A quarter of the files is left for the lake."""
 PAUSE_S = 0.1
-"""Seconds until the gate accepts again when the process had no descriptor for a connection."""
-GOODBYE_S_MAX = 2.0
-"""Seconds that a stopping server waits for its threads."""
+"""Seconds until a listener accepts again when the process had no descriptor for a connection."""
 
-_NO_PROOF = bytes(PROOF_BYTES)
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """How many connections a server takes: of unauthenticated callers, of clients, of the cluster."""
+    """How many descriptors a process gives to unauthenticated callers, to clients, to the cluster."""
 
     unauthenticated: int = UNAUTHENTICATED_MAX
     clients: int = CLIENTS_MAX
@@ -81,194 +64,172 @@ class Places:
         return self.channels if identity is Identity.CLUSTER else self.clients
 
 
-class ServedConnections:
-    """The connections that are served, each with its thread, and the places that they take. Called by any thread."""
-
-    def __init__(self, places: Places) -> None:
-        self.places = places
-        self._lock = threading.Lock()
-        """Guards the two that follow."""
-        self._threads: dict[ByteStream, threading.Thread] = {}
-        self._taken: Counter[Identity] = Counter()
-
-    def has_place(self, identity: Identity) -> bool:
-        """Whether there is a place for one more caller of this kind."""
-        with self._lock:
-            return self._taken[identity] < self.places.of(identity)
-
-    def begin(self, stream: ByteStream, identity: Identity, thread: threading.Thread) -> None:
-        """Start the thread that serves this connection, and at its end calls ``end``."""
-        with self._lock:
-            self._threads[stream] = thread
-            self._taken[identity] += 1
-        thread.start()
-
-    def end(self, stream: ByteStream, identity: Identity) -> None:
-        with self._lock:
-            del self._threads[stream]
-            self._taken[identity] -= 1
-
-    def cut(self) -> None:
-        """Cut all connections, and wait for their threads, at most ``GOODBYE_S_MAX`` seconds."""
-        with self._lock:
-            threads = dict(self._threads)
-        for stream in threads:
-            stream.cut()
-        give_up_at = time.monotonic() + GOODBYE_S_MAX
-        for thread in threads.values():
-            thread.join(max(0.0, give_up_at - time.monotonic()))
-
-
-@dataclass(slots=True)
-class _PendingCaller:
-    """A caller before it is authenticated. due_at: when it must have proved its identity."""
-
-    caller: socket.socket
-    nonce: bytes
-    due_at: float
-    hello: bytes = b""
-
-
 class CallerGate:
-    """Accepts callers from ``start`` until ``stop``, on a thread of its own, which closes the listener at its end.
+    """The places of all listeners. Called by any thread. clock: in seconds, for the time limit of a proof."""
 
-    offered: the purposes that callers may have. admit: takes the connection of a caller that has proved its identity,
-    and its role; returns soon. clock: in seconds, for the time limit of the handshake.
-    """
+    def __init__(self, places: Places | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """places: ``None``: those that the process's limit of files allows."""
+        self.places = places or Places.of_process()
+        self.clock = clock
+        self._lock = threading.Lock()
+        """Guards what follows, and the state of the callers."""
+        self._unproved: dict[GatedListener, OrderedDict[GatedCaller, None]] = {}
+        """By listener, oldest first."""
+        self._taken: Counter[Identity] = Counter()
+        """Descriptors."""
+        self._admitted: Counter[GatedListener] = Counter()
+        """Callers."""
+
+    @staticmethod
+    @cache
+    def of_process() -> "CallerGate":
+        """The one of this process."""
+        return CallerGate()
+
+    def enter(self, caller: "GatedCaller") -> None:
+        """Give a new caller a place, if need be that of the oldest of the listener with most callers."""
+        dropped: list[GatedCaller] = []
+        with self._lock:
+            taken = sum(len(waiting) * listener.cost for listener, waiting in self._unproved.items())
+            while self._unproved and taken + caller.listener.cost > self.places.unauthenticated:
+                dropped.append(self._forget_oldest())
+                taken -= dropped[-1].listener.cost
+            self._unproved.setdefault(caller.listener, OrderedDict())[caller] = None
+        for one in dropped:
+            one.cut()
+
+    def drop_oldest(self) -> bool:
+        """Drop an unauthenticated caller, for the process has no descriptors left; returns whether there was one."""
+        with self._lock:
+            dropped = self._forget_oldest() if self._unproved else None
+        if dropped is not None:
+            dropped.cut()
+        return dropped is not None
+
+    def _forget_oldest(self) -> "GatedCaller":
+        fullest = max(self._unproved, key=lambda listener: len(self._unproved[listener]) * listener.cost)
+        oldest = next(iter(self._unproved[fullest]))
+        self._forget(oldest)
+        return oldest
+
+    def _forget(self, caller: "GatedCaller") -> bool:
+        """An unauthenticated caller has no place any more; returns whether it had one."""
+        waiting = self._unproved.get(caller.listener, OrderedDict())
+        if caller not in waiting:
+            return False
+        del waiting[caller]
+        if not waiting:
+            del self._unproved[caller.listener]
+        return True
+
+    def admit(self, caller: "GatedCaller", identity: Identity) -> bool:
+        """The caller has proved this identity. Returns whether it has a place; it has none if the gate has dropped it
+        before. A further call does nothing."""
+        listener = caller.listener
+        with self._lock:
+            if caller.identity is not None:
+                return True
+            if self._taken[identity] + listener.cost > self.places.of(identity):
+                return False
+            if listener.callers_max is not None and self._admitted[listener] >= listener.callers_max:
+                return False
+            if not self._forget(caller):
+                return False
+            caller.identity = identity
+            self._taken[identity] += listener.cost
+            self._admitted[listener] += 1
+            return True
+
+    def leave(self, caller: "GatedCaller") -> None:
+        """The caller has gone. A further call does nothing."""
+        with self._lock:
+            if not self._forget(caller) and caller.identity is not None:
+                self._taken[caller.identity] -= caller.listener.cost
+                self._admitted[caller.listener] -= 1
+                if not self._admitted[caller.listener]:
+                    del self._admitted[caller.listener]
+                caller.identity = None
+
+    def oldest_of(self, listener: "GatedListener") -> "GatedCaller | None":
+        """The oldest unauthenticated caller of a listener."""
+        with self._lock:
+            return next(iter(self._unproved.get(listener, ())), None)
+
+
+class GatedListener:
+    """A listening socket behind the gate. Its owner's thread accepts, and drops callers that are late."""
 
     def __init__(
-        self,
-        listener: socket.socket,
-        keys: HandshakeKeys,
-        offered: Collection[Purpose],
-        connections: ServedConnections,
-        admit: Callable[[ByteStream, Session, Purpose, Role | None], None],
-        clock: Callable[[], float],
+        self, listening: socket.socket, gate: CallerGate | None = None, *, cost: int = 1, callers_max: int | None = None
     ) -> None:
-        self._listener = listener
-        self._keys = keys
-        self._offered = offered
-        self._connections = connections
-        self._admit = admit
-        self._clock = clock
-        self._pending: OrderedDict[socket.socket, _PendingCaller] = OrderedDict()
-        """In the order in which they came. Only the gate's thread uses it."""
-        self._selector = selectors.DefaultSelector()
-        self._stopping = threading.Event()
-        self._waking, self._woken = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, name="upriver-gate", daemon=True)
+        """gate: ``None``: the process's. cost: descriptors that a caller takes. callers_max: callers that have proved
+        their identity, of this listener alone; ``None``: as many as there are places."""
+        self.socket = listening
+        self.gate = gate or CallerGate.of_process()
+        self.cost = cost
+        self.callers_max = callers_max
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Take no more callers, and drop those that are not authenticated."""
-        self._stopping.set()
-        with suppress(OSError):
-            self._waking.send(b"x")
-        self._thread.join()
-        self._waking.close()
-
-    # Only the gate's thread calls what follows
-
-    def _run(self) -> None:
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._woken, selectors.EVENT_READ, lambda: None)
+    def accept(self) -> "GatedCaller | None":
+        """The next caller, whose socket does not block; ``None`` if there is none now, or if the process had no
+        descriptor for it: an unauthenticated caller is dropped then. Raises OSError if there is none to drop, or if the
+        listener is closed: try again after ``PAUSE_S``."""
         try:
-            while not self._stopping.is_set():
-                for key, _ in self._selector.select(self._seconds_left()):
-                    key.data()
-                while self._pending and self._seconds_left() == 0:
-                    self._drop(next(iter(self._pending)))
-        finally:
-            for caller in list(self._pending):
-                self._drop(caller)
-            self._selector.close()
-            self._listener.close()
-            self._woken.close()
-
-    def _seconds_left(self) -> float | None:
-        """Seconds until the oldest pending caller is late."""
-        oldest = next(iter(self._pending.values()), None)
-        return None if oldest is None else max(0.0, oldest.due_at - self._clock())
-
-    def _accept(self) -> None:
-        try:
-            caller, _ = self._listener.accept()
-        except BlockingIOError:  # the caller has gone
-            return
-        except OSError:  # there are no descriptors left
-            if self._pending:
-                self._drop(next(iter(self._pending)))
-            else:
-                self._stopping.wait(PAUSE_S)
-            return
-        if len(self._pending) >= self._connections.places.unauthenticated:
-            self._drop(next(iter(self._pending)))
-        caller.setblocking(False)
-        pending = _PendingCaller(caller, nonce(), self._clock() + HANDSHAKE_S_MAX)
-        self._pending[caller] = pending
-        self._selector.register(caller, selectors.EVENT_READ, partial(self._hear, pending))
-        try:
-            caller.send(greeting(pending.nonce))
-        except OSError:
-            self._drop(caller)
-
-    def _hear(self, pending: _PendingCaller) -> None:
-        """Read from a pending caller; once its hello is complete, decide."""
-        if pending.caller not in self._pending:
-            return  # it was dropped in this turn
-        try:
-            more = pending.caller.recv(HELLO.size - len(pending.hello))
-        except BlockingIOError:
-            return
-        except OSError:
-            more = b""
-        pending.hello += more
-        if not more:
-            self._drop(pending.caller)
-        elif len(pending.hello) == HELLO.size:
-            self._decide(pending)
-
-    def _decide(self, pending: _PendingCaller) -> None:
-        said = read_hello(pending.hello, pending.nonce)
-        if said is None:
-            self._drop(pending.caller)
-            return
-        exchange, proof = said
-        identity = exchange.purpose.needs
-        proved = self._keys.proved(exchange, proof)
-        if proved is None:
-            self._refuse(pending, Verdict.WRONG_KEY)
-        elif exchange.purpose not in self._offered:
-            self._refuse(pending, Verdict.NOT_SERVED)
-        elif not self._connections.has_place(identity):
-            self._refuse(pending, Verdict.FULL, self._connections.places.of(identity))
-        else:
-            answer = ANSWER.pack(Verdict.WELCOME, 0, exchange.proof_of_server(proved.key))
-            if (stream := self._welcome(pending, answer)) is not None:
-                self._admit(stream, exchange.session_of_server(proved.key), exchange.purpose, proved.role)
-
-    def _refuse(self, pending: _PendingCaller, verdict: Verdict, number: int = 0) -> None:
-        with suppress(OSError):
-            pending.caller.send(ANSWER.pack(verdict, number, _NO_PROOF))
-        self._drop(pending.caller)
-
-    def _drop(self, caller: socket.socket) -> None:
-        self._forget(caller)
-        caller.close()
-
-    def _forget(self, caller: socket.socket) -> None:
-        self._selector.unregister(caller)
-        del self._pending[caller]
-
-    def _welcome(self, pending: _PendingCaller, answer: bytes) -> ByteStream | None:
-        """The caller's connection; ``None`` if the caller has gone already."""
-        self._forget(pending.caller)
-        try:
-            pending.caller.send(answer)
-            return ByteStream(pending.caller)
-        except OSError:
-            pending.caller.close()
+            connected, _ = self.socket.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # the caller has gone
             return None
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTORS and self.gate.drop_oldest():
+                return None
+            raise
+        connected.setblocking(False)
+        caller = GatedCaller(connected, self, self.gate.clock() + UNPROVED_S_MAX)
+        self.gate.enter(caller)
+        return caller
+
+    def seconds_left(self) -> float | None:
+        """Seconds until the oldest unauthenticated caller is late; ``None`` if there is none."""
+        oldest = self.gate.oldest_of(self)
+        return None if oldest is None else max(0.0, oldest.due_at - self.gate.clock())
+
+    def drop_late(self) -> None:
+        """Drop all that have not proved their identity in time."""
+        while (oldest := self.gate.oldest_of(self)) is not None and oldest.due_at <= self.gate.clock():
+            self.gate.leave(oldest)
+            oldest.cut()
+
+
+class GatedCaller:
+    """A caller and its place. due_at: when it must have proved its identity, on the gate's clock. identity: what it has
+    proved; the gate alone changes it. Its owner closes the socket, and then calls ``leave``."""
+
+    __slots__ = ("due_at", "identity", "listener", "socket")
+
+    def __init__(self, connected: socket.socket, listener: GatedListener, due_at: float) -> None:
+        self.socket = connected
+        self.listener = listener
+        self.due_at = due_at
+        self.identity: Identity | None = None
+
+    def admit(self, identity: Identity) -> bool:
+        """As ``CallerGate.admit``."""
+        return self.listener.gate.admit(self, identity)
+
+    def leave(self) -> None:
+        """As ``CallerGate.leave``."""
+        self.listener.gate.leave(self)
+
+    def wrap(self, connected: socket.socket) -> None:
+        """The connection is encrypted from now on, and ``connected`` has taken its descriptor over."""
+        self.socket = connected
+
+    def cut(self) -> None:
+        """End the connection; any thread may call this. The owner finds the end of what it reads, and closes."""
+        with suppress(OSError):
+            # Not the method of an encrypted connection, which the owner's thread may be using.
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the socket, and leave."""
+        with suppress(OSError):
+            self.socket.close()
+        self.leave()

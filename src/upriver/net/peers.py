@@ -22,9 +22,9 @@ from typing import Any
 
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WorkerLost
 from upriver.ids import Incarnation, WorkerId
+from upriver.net.admission import GOODBYE_S_MAX
 from upriver.net.channel import ChannelEnd, ChannelLimits, Receiver, open_channel
 from upriver.net.codec import PEER, FrameWriter, decode
-from upriver.net.gate import GOODBYE_S_MAX
 from upriver.net.remote import Remote
 from upriver.net.wire import Message
 from upriver.protocol.peers import Envelope

@@ -1,4 +1,4 @@
-"""A process's one server: a gate (:mod:`.gate`) that authenticates callers, and a thread for each that it admits.
+"""A process's one server: an admission (:mod:`.admission`) that authenticates callers, and a thread for each of them.
 
 ``Calls``: actions and gets by name. A question ``{"act": name, "fields": object}`` is answered with an object, a
 question ``{"get": name, "fields": object, "from": row}`` with rows from that row on, a question ``{"piece": name,
@@ -16,7 +16,6 @@ import ipaddress
 import re
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,9 +27,10 @@ import pyarrow as pa
 
 from upriver.arguments import whole
 from upriver.errors import AccessDenied, ClusterError, DeclarationError, ProtocolError, UpriverError
+from upriver.net.admission import AdmittedCaller, CallerAdmission, ServedConnections
 from upriver.net.byte_stream import ByteStream
 from upriver.net.frames import SEND_S_MAX, Traffic
-from upriver.net.gate import CallerGate, Places, ServedConnections
+from upriver.net.gate import CallerGate, GatedListener
 from upriver.net.handshake import HandshakeKeys, Identity, Purpose, Role, Session
 from upriver.net.line import CALL_TERMS, Frame, Line, answer_all
 from upriver.net.remote import PORT_MAX, check_token
@@ -87,8 +87,8 @@ NO_SERVICES: Mapping[Purpose, Service] = MappingProxyType({})
 class Server:
     """Listens from construction until ``stop``, on threads of its own. Also a context manager.
 
-    keys: what callers must know. services: by purpose. clock: in seconds, for the time limit of the handshake. Raises
-    UserError for a malformed token, ClusterError if it cannot listen; the services are stopped then.
+    keys: what callers must know. services: by purpose. gate: ``None``: the process's. Raises UserError for a malformed
+    token, ClusterError if it cannot listen; the services are stopped then.
     """
 
     def __init__(
@@ -97,25 +97,25 @@ class Server:
         services: Mapping[Purpose, Service] = NO_SERVICES,
         *,
         listen: Listen = Listen(),
-        places: Places | None = None,
+        gate: CallerGate | None = None,
         traffic: Traffic | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_token(keys.token)
         if keys.reader_token is not None:
             check_token(keys.reader_token)
         self._services = dict(services)
         self._traffic = traffic or Traffic()
-        self._connections = ServedConnections(places or Places.of_process())
+        self._connections = ServedConnections()
         self._is_stopped = threading.Lock()
-        listener = self._listener(listen)
-        self.port: int = listener.getsockname()[1]
+        listening = self._listening(listen)
+        self.port: int = listening.getsockname()[1]
         self.address = listen.address(self.port)
-        self._gate = CallerGate(listener, keys, frozenset(self._services), self._connections, self._admit, clock)
-        self._gate.start()
+        listener = GatedListener(listening, gate)
+        self._admission = CallerAdmission(listener, keys, frozenset(self._services), self._admit)
+        self._admission.start()
         atexit.register(self.stop)
 
-    def _listener(self, listen: Listen) -> socket.socket:
+    def _listening(self, listen: Listen) -> socket.socket:
         host = listen.host.strip("[]")
         try:
             return listening_socket(host, listen.port)
@@ -136,7 +136,7 @@ class Server:
         if not self._is_stopped.acquire(blocking=False):
             return
         atexit.unregister(self.stop)
-        self._gate.stop()
+        self._admission.stop()
         self._stop_services()
         self._connections.cut()
         self._traffic.close()
@@ -151,22 +151,24 @@ class Server:
         for service in self._services.values():
             service.stop()
 
-    def _admit(self, stream: ByteStream, session: Session, purpose: Purpose, role: Role | None) -> None:
-        """A caller has proved its identity. The gate's thread calls this."""
-        if purpose.needs is Identity.CLIENT:
-            stream.limit(SEND_S_MAX, IDLE_S_MAX)
-        serve = partial(self._serve, Caller(stream, session, self._traffic, role), purpose)
-        thread = threading.Thread(target=serve, name=f"upriver-{purpose}", daemon=True)
-        self._connections.begin(stream, purpose.needs, thread)
+    def _admit(self, admitted: AdmittedCaller) -> None:
+        """A caller has proved its identity. The admission's thread calls this."""
+        if admitted.purpose.needs is Identity.CLIENT:
+            admitted.stream.limit(SEND_S_MAX, IDLE_S_MAX)
+        name = f"upriver-{admitted.purpose}"
+        thread = threading.Thread(target=partial(self._serve, admitted), name=name, daemon=True)
+        self._connections.begin(admitted.stream, thread)
 
-    def _serve(self, caller: Caller, purpose: Purpose) -> None:
+    def _serve(self, admitted: AdmittedCaller) -> None:
         """One caller, on a thread of its own."""
+        caller = Caller(admitted.stream, admitted.session, self._traffic, admitted.role)
         try:
             with suppress(OSError, UpriverError):
-                self._services[purpose].serve(caller)
+                self._services[admitted.purpose].serve(caller)
         finally:
-            self._connections.end(caller.stream, purpose.needs)
+            self._connections.end(caller.stream)
             caller.stream.close()
+            admitted.place.leave()
 
 
 PING = "ping"
@@ -251,11 +253,15 @@ _ELSEWHERE = ("192.0.2.1", 9)
 """An address for documentation (RFC 5737). Nothing is sent to it: the system only says which interface it would use."""
 
 
-def listening_socket(host: str, port: int, backlog: int | None = None) -> socket.socket:
-    """A socket that listens there, in the host's family. backlog: connections that wait to be accepted; ``None``: as
-    many as the system likes. Raises OSError, UnicodeError, OverflowError if it cannot."""
+BACKLOG = 1024
+"""Connections that wait to be accepted; the system may have a lower limit. One that finds no room there is tried again
+after a second."""
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens there, in the host's family. Raises OSError, UnicodeError, OverflowError if it cannot."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    return socket.create_server((host, port), family=family, backlog=backlog)
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,9 +31,9 @@ from upriver.lake.lake import Lake
 from upriver.logs import LogSettings
 from upriver.migration.messages import Acquire
 from upriver.net import codec, wire
+from upriver.net.admission import GOODBYE_S_MAX
 from upriver.net.channel import ChannelEnd, Channels, Receiver, open_channel
 from upriver.net.codec import decode_to_worker, encode_message
-from upriver.net.gate import GOODBYE_S_MAX
 from upriver.net.handshake import HandshakeKeys, Purpose
 from upriver.net.lookups import LookupService
 from upriver.net.peers import Peers

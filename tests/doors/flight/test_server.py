@@ -16,9 +16,11 @@ import pytest
 from doors_kit import ENDLESS, FREED_S_MAX, ROUTES, TOTALS, KeptRows, WatchedRows
 
 from upriver.client.scans import ScanReader
+from upriver.doors.flight.relay import DESCRIPTORS
 from upriver.doors.flight.server import FlightDoor
 from upriver.doors.query_processes import QUERIES_MAX
 from upriver.errors import AccessDenied, Busy, LakeError, WaitTimeout
+from upriver.net.gate import CallerGate, Places
 from upriver.net.server import Listen
 
 TOKEN = "s3cret-t0ken"
@@ -75,6 +77,28 @@ def test_a_basic_handshake_gives_the_header_of_further_calls(client: Any) -> Non
     header = client.authenticate_basic_token("anything", TOKEN)
     options = flight.FlightCallOptions(headers=[header])
     assert len(list(client.list_flights(options=options))) == 3
+
+
+def test_a_caller_that_goes_around_the_gate_is_refused(door: FlightDoor) -> None:
+    with flight.FlightClient(f"grpc://127.0.0.1:{door.port}") as around, pytest.raises(flight.FlightUnavailableError):
+        list(around.list_flights(options=BEARER))
+
+
+def test_more_callers_than_there_are_places_are_told_to_come_again() -> None:
+    gate = CallerGate(Places(clients=DESCRIPTORS))
+    full = FlightDoor(KeptRows(), lambda token: token == TOKEN, Listen("127.0.0.1", 0), gate=gate)
+    address = f"grpc://{full.address}"
+    try:
+        with (
+            flight.FlightClient(address) as first,
+            flight.FlightClient(address, disable_server_verification=False) as two,
+        ):
+            assert len(list(first.list_flights(options=BEARER))) == 3
+            with pytest.raises(flight.FlightUnavailableError, match="all places of callers with a token are taken"):
+                list(two.list_flights(options=BEARER))
+            assert len(list(first.list_flights(options=BEARER))) == 3
+    finally:
+        full.close()
 
 
 def test_without_a_token_nothing_is_told(client: Any) -> None:

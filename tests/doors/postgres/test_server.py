@@ -17,9 +17,9 @@ import pytest
 from doors_kit import ENDLESS, FREED_S_MAX, KeptRows, WatchedRows
 from postgres_kit import PASSWORD, asking_to_cancel, startup
 
-from upriver.doors.postgres import server as servers
 from upriver.doors.postgres.server import PostgresServer
 from upriver.doors.query_processes import QUERIES_MAX
+from upriver.net.gate import CallerGate, Places
 from upriver.net.server import Listen
 
 SUPPORT = Path(__file__).parent.parent.parent / "support"
@@ -161,18 +161,24 @@ def test_queries_of_closed_connections_leave_their_places() -> None:
 
 
 def test_strangers_are_few_and_a_full_server_serves_its_callers() -> None:
-    door = PostgresServer(KeptRows(), {"operator": PASSWORD}, Listen("127.0.0.1", 0))
+    places = Places(unauthenticated=4, clients=2)
+    door = PostgresServer(KeptRows(), {"operator": PASSWORD}, Listen("127.0.0.1", 0), gate=CallerGate(places))
     host, _, port = door.address.rpartition(":")
     try:
         with connected(door) as connection:
-            strangers = [socket.create_connection((host, int(port))) for _ in range(servers.UNPROVED_MAX)]
+            strangers = [socket.create_connection((host, int(port))) for _ in range(places.unauthenticated)]
             for stranger in strangers:
                 stranger.sendall(startup())
                 assert stranger.recv(1) == b"R"
-            one_more = socket.create_connection((host, int(port)))
-            assert one_more.recv(1) == b""
+            with connected(door) as another:  # in place of the oldest stranger
+                assert another.execute("SELECT 1").fetchall() == [(1,)]
+                with pytest.raises(psycopg.OperationalError, match="all places of callers with a token are taken"):
+                    connected(door)
+            strangers[0].settimeout(CLIENT_S_MAX)
+            while strangers[0].recv(1000):
+                pass
             assert connection.execute("SELECT 1").fetchall() == [(1,)]
-            for stranger in (*strangers, one_more):
+            for stranger in strangers:
                 stranger.close()
     finally:
         door.close()

@@ -20,13 +20,15 @@ from upriver.doors.cancellation import Cancellation
 from upriver.doors.doors import cannot_listen
 from upriver.doors.execution import QueryRows, batches_of, describe, execute
 from upriver.doors.flight.errors import UntracedError, flight_errors, flight_sql_errors
+from upriver.doors.flight.relay import DESCRIPTORS, FlightRelay
 from upriver.doors.flight.sql import ACTIONS, UNSUPPORTED_ACTIONS, FlightSql, is_sql
 from upriver.doors.flight.streams import RowStreams
 from upriver.doors.flight.tickets import RowsTicket
 from upriver.doors.gateway import Gateway
 from upriver.doors.queries import ViewQuery
 from upriver.errors import DeclarationError
-from upriver.net.server import Listen, listening_socket
+from upriver.net.gate import CallerGate, GatedListener
+from upriver.net.server import LOOPBACK, Listen, listening_socket
 from upriver.options import Tls
 from upriver.protocol.lookups import route_among
 
@@ -92,27 +94,40 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         knows: Callable[[str], bool],
         listen: Listen,
         tls: Tls | None = None,
+        gate: CallerGate | None = None,
     ) -> None:
-        """knows: whether a text is one of the app's tokens. tls: ``None``: it does not encrypt. Raises OSError,
-        pa.ArrowException if it cannot listen."""
+        """knows: whether a text is one of the app's tokens. tls: ``None``: it does not encrypt. gate: ``None``: the
+        process's. Raises OSError, pa.ArrowException if it cannot listen."""
         self._rows = rows
         self._sql = FlightSql(rows)
         self._streams = RowStreams()
-        host = f"[{listen.host}]" if ":" in listen.host else listen.host
         shown = [] if tls is None else [(Path(tls.certificate).read_bytes(), Path(tls.key).read_bytes())]
-        super().__init__(
-            f"{'grpc+tls' if shown else 'grpc'}://{host}:{listen.port}",
-            auth_handler=_AnyHandshake(),
-            tls_certificates=shown or None,
-            middleware={"token": _Authentication(knows)},
-        )
-        self.address = listen.address(self.port)
+        listening = listening_socket(listen.host, listen.port)
+        try:
+            super().__init__(
+                f"{'grpc+tls' if shown else 'grpc'}://{LOOPBACK}:0",
+                auth_handler=_AnyHandshake(),
+                tls_certificates=shown or None,
+                middleware={"token": _Authentication(knows)},
+            )
+        except BaseException:
+            listening.close()
+            raise
+        self._relay = FlightRelay(GatedListener(listening, gate, cost=DESCRIPTORS), (LOOPBACK, self.port))
+        self.address = listen.address(listening.getsockname()[1])
 
     def close(self) -> None:
         """Take no more calls, and end those under way."""
+        self._relay.stop()
         self.shutdown()
 
+    def _admit(self, context: Any) -> None:
+        """Admit the caller of a call that has shown a token. Raises FlightUnavailableError if there is no place."""
+        if not self._relay.admit(context.peer()):
+            raise flight.FlightUnavailableError("all places of callers with a token are taken: try again")
+
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
+        self._admit(context)
         with flight_errors():
             routes = self._rows.routes()
         for view, route in routes.items():
@@ -120,6 +135,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             yield _info(flight.FlightDescriptor.for_path(view), ticket.to_json(), route.schema)
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        self._admit(context)
         if _is_sql_command(descriptor):
             with flight_sql_errors():
                 schema, sql_ticket = self._sql.ticketed(descriptor.command, _cancellation(context))
@@ -129,6 +145,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             return _info(descriptor, ticket.to_json(), self._schema(ticket, _cancellation(context)))
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
+        self._admit(context)
         if _is_sql_command(descriptor):
             with flight_sql_errors():
                 return flight.SchemaResult(self._sql.ticketed(descriptor.command, _cancellation(context))[0])
@@ -140,6 +157,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         raise told
 
     def do_get(self, context: Any, ticket: Any) -> Any:
+        self._admit(context)
         stream = self._streams.open()
         is_of_sql = is_sql(ticket.ticket)
         told = flight_sql_errors if is_of_sql else flight_errors
@@ -157,9 +175,11 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         return flight.GeneratorStream(schema, stream.begin(batches, told))
 
     def list_actions(self, context: Any) -> list[Any]:
+        self._admit(context)
         return list(ACTIONS.items())
 
     def do_action(self, context: Any, action: Any) -> Any:
+        self._admit(context)
         if action.type in ACTIONS or action.type in UNSUPPORTED_ACTIONS:
             with flight_sql_errors():
                 results = self._sql.act(action.type, action.body.to_pybytes(), _cancellation(context))
@@ -168,6 +188,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             raise DeclarationError(f"action {action.type[:100]!r}: there are {', '.join(ACTIONS)}; read by DoGet")
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self._admit(context)
         if _is_sql_command(descriptor):
             with flight_sql_errors():
                 writer.write(self._sql.bind(descriptor.command, reader, _cancellation(context)))
@@ -176,6 +197,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             raise DeclarationError("DoPut: views are only read here, by DoGet")
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self._admit(context)
         with flight_errors():
             raise DeclarationError("DoExchange: views are only read here, by DoGet")
 
@@ -217,7 +239,6 @@ def _is_sql_command(descriptor: Any) -> bool:
 def serve(gateway: Gateway, listen: Listen, tls: Tls | None) -> FlightDoor:
     """Open the door. Raises ClusterError if it cannot listen."""
     try:
-        listening_socket(listen.host, listen.port).close()  # gRPC does not say why it cannot, and shares ports
         return FlightDoor(gateway.rows(SCAN_S_MAX), lambda token: gateway.role(token) is not None, listen, tls)
     except (OSError, pa.ArrowException) as error:
         raise cannot_listen("flight", listen, OSError(str(error))) from None

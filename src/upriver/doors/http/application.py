@@ -37,7 +37,9 @@ from upriver.doors.http.messages import (
 )
 from upriver.doors.http.openapi import described
 from upriver.doors.http.problems import PROBLEM_TYPE, RETRY_S, HttpProblem, fault, problem_of
+from upriver.doors.http.readiness import Readiness
 from upriver.errors import UpriverError
+from upriver.net.handshake import Identity
 
 REQUESTS_MAX = 32
 """Requests under way at a time, each on a thread; more are refused with 503."""
@@ -59,6 +61,8 @@ PARAMETERS_MAX = 20_000
 """Parameters of a query."""
 LOGIN_BYTES_MAX = 8_192
 """Bytes of a login form."""
+CALLER = "upriver.caller"
+"""Of a request's scope: the connection's place at the gate, a GatedCaller."""
 
 _LOG = logging.getLogger("upriver.http")
 _HERE = Path(__file__).parent
@@ -96,6 +100,7 @@ class HttpDoor:
         is_encrypted: bool = False,
     ) -> None:
         self._gateway = gateway
+        self.readiness = Readiness(gateway.check_ready)
         self._guard = CallerGuard(gateway, host, port, is_encrypted)
         self._page = page
         self._routes = [(compile_path(endpoint.path)[0], endpoint) for endpoint in endpoints]
@@ -152,7 +157,7 @@ class HttpDoor:
         if path == "/healthz":
             return _answer_of(HttpAnswer(b"ok\n", "text/plain; charset=utf-8"), method)
         if path == "/readyz":
-            return await self._ready()
+            return self._ready()
         if path == "/login":
             return await self._log_in(request, headers)
         if path in _OPEN_FILES:
@@ -163,6 +168,13 @@ class HttpDoor:
             except HttpProblem:
                 return RedirectResponse("/login", 303)
         role = self._guard.role(method, headers)
+        if not request.scope[CALLER].admit(Identity.CLIENT):
+            raise HttpProblem(
+                503,
+                "Busy",
+                "all places of callers with a token are taken: try again",
+                {"retry-after": str(RETRY_S), "connection": "close"},
+            )
         if path == "/logout" and method == "POST":
             return self._log_out(headers)
         if method in ("GET", "HEAD") and path in self._page:
@@ -234,12 +246,9 @@ class HttpDoor:
 
     # Callers without a token
 
-    async def _ready(self) -> Response:
-        """Whether the app answers, and nothing else about it."""
-        try:
-            async with self._place():
-                await anyio.to_thread.run_sync(self._gateway.check_ready, limiter=self._threads)
-        except (UpriverError, HttpProblem):
+    def _ready(self) -> Response:
+        """Whether the app is ready, from what is known, and nothing else about it."""
+        if not self.readiness.is_ready:
             return Response("not ready\n", 503, media_type="text/plain")
         return Response("ready\n", media_type="text/plain")
 

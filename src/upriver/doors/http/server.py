@@ -14,19 +14,20 @@ import anyio.to_thread
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from upriver.doors.doors import HANDSHAKE_S_MAX, cannot_listen
+from upriver.doors.doors import cannot_listen
 from upriver.doors.gateway import Gateway
-from upriver.doors.http.application import HttpDoor, page_files
+from upriver.doors.http.acceptance import HttpAcceptance
+from upriver.doors.http.application import CALLER, HttpDoor, page_files
+from upriver.doors.http.readiness import READY_EVERY_S
 from upriver.doors.river import SAMPLE_S
 from upriver.errors import ClusterError
+from upriver.net.gate import CallerGate, GatedCaller, GatedListener
 from upriver.net.server import Listen, listening_socket
 from upriver.options import Tls
 
 _LOG = logging.getLogger(__name__)
 CONNECTIONS_MAX = 256
-"""Connections at a time; requests on more are refused with 503."""
-HANDSHAKES_MAX = 64
-"""Callers at a time that are in the handshake of TLS; more are cut off."""
+"""Connections at a time of callers that have shown a token; requests on more are refused with 503."""
 HEAD_S_MAX = 10.0
 """Seconds in which a request's head must have come, from the first byte or the connection on."""
 HEAD_BYTES_MAX = 64 << 10
@@ -37,15 +38,21 @@ START_S_MAX = 10.0
 """Seconds in which the server must have begun."""
 STOP_S_MAX = 3
 """Seconds that requests under way have when the server stops."""
-BACKLOG = 128
-"""Connections that wait to be accepted."""
 PAGE = Path(__file__).parent.parent / "page"
 
 
 class BoundedHttp(H11Protocol):
-    """HTTP/1.1, where a client that does not finish a request's head is cut off."""
+    """HTTP/1.1, where a client that does not finish a request's head is cut off. caller: set before it begins."""
 
+    caller: GatedCaller
     _late: asyncio.TimerHandle | None = None
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._asks, self.app = self.app, self._ask
+
+    async def _ask(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._asks({**scope, CALLER: self.caller}, receive, send)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -58,6 +65,7 @@ class BoundedHttp(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel()
         super().connection_lost(exc)
+        self.caller.leave()
 
     def _watch(self) -> None:
         """Begin to wait for a head, unless a request is under way or the wait has begun."""
@@ -73,46 +81,26 @@ class BoundedHttp(H11Protocol):
             self._late = None
 
 
-class BoundedHandshakes:
-    """Makes the protocol of each caller, unless too many others have not finished their handshake of TLS."""
-
-    def __init__(self, make: Callable[[], Any], clock: Callable[[], float]) -> None:
-        """make: makes a protocol, whose ``transport`` is ``None`` until the handshake is over. clock: monotonic."""
-        self._make = make
-        self._clock = clock
-        self._begun: dict[Any, float] = {}
-        """When each caller came that may be in its handshake."""
-
-    def __call__(self) -> Any:
-        """Raises ConnectionRefusedError, on which asyncio drops the caller."""
-        now = self._clock()
-        self._begun = {
-            caller: at
-            for caller, at in self._begun.items()
-            if caller.transport is None and now - at < HANDSHAKE_S_MAX  # asyncio does not tell of a failed one
-        }
-        if len(self._begun) >= HANDSHAKES_MAX:
-            raise ConnectionRefusedError("too many callers are in their handshake")
-        made = self._make()
-        self._begun[made] = now
-        return made
-
-
 class _Loop(asyncio.SelectorEventLoop):
-    """A loop whose servers bound the handshakes of TLS, which uvicorn does not."""
+    """A loop whose one server takes its callers from the gate; uvicorn would take as many as come."""
 
-    async def create_server(self, make: Any, *args: Any, ssl: Any = None, **rest: Any) -> Any:  # type: ignore[override]
-        if ssl is not None:
-            make, rest["ssl_handshake_timeout"] = BoundedHandshakes(make, self.time), HANDSHAKE_S_MAX
-        return await super().create_server(make, *args, ssl=ssl, **rest)
+    def __init__(self, listener: GatedListener) -> None:
+        super().__init__()
+        self._listener = listener
+
+    async def create_server(self, make: Any, *_: Any, ssl: Any = None, **__: Any) -> Any:  # type: ignore[override]
+        return HttpAcceptance(self, self._listener, make, ssl)
 
 
 class HttpServer:
     """Serves from construction until ``close``. Raises ClusterError if it cannot listen."""
 
-    def __init__(self, gateway: Gateway, listen: Listen, tls: Tls | None = None) -> None:
-        """tls: ``None``: it does not encrypt."""
-        self._socket = _listener(listen)
+    def __init__(
+        self, gateway: Gateway, listen: Listen, tls: Tls | None = None, gate: CallerGate | None = None
+    ) -> None:
+        """tls: ``None``: it does not encrypt. gate: ``None``: the process's."""
+        self._socket = _listening(listen)
+        self._listener = GatedListener(self._socket, gate, callers_max=CONNECTIONS_MAX)
         port = self._socket.getsockname()[1]
         self.address = listen.address(port)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -127,8 +115,11 @@ class HttpServer:
             raise ClusterError(f"http={self.address}: the server has not begun in {START_S_MAX:g} s")
 
     def _run(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=_Loop) as runner:
+        with contextlib.suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=self._new_loop) as runner:
             runner.run(self._serve())
+
+    def _new_loop(self) -> asyncio.AbstractEventLoop:
+        return _Loop(self._listener)
 
     async def _serve(self) -> None:
         try:
@@ -138,21 +129,15 @@ class HttpServer:
             self._loop = asyncio.get_running_loop()
         finally:
             self._began.set()
-        watching = asyncio.create_task(self._watch())
+        watching = [
+            asyncio.create_task(_repeat(self._gateway.river.sample, SAMPLE_S)),
+            asyncio.create_task(_repeat(self._door.readiness.look, READY_EVERY_S)),
+        ]
         try:
             await self._server.serve(sockets=[self._socket])
         finally:
-            watching.cancel()
-
-    async def _watch(self) -> None:
-        """Have the page's history grow, so that it has a past for its first viewer."""
-        threads = anyio.CapacityLimiter(1)
-        while True:
-            try:
-                await anyio.to_thread.run_sync(self._gateway.river.sample, limiter=threads, abandon_on_cancel=True)
-            except Exception:  # the charts have a gap; viewers are told why when they ask for the picture
-                _LOG.debug("the page's history lacks a point", exc_info=True)
-            await asyncio.sleep(SAMPLE_S)
+            for task in watching:
+                task.cancel()
 
     def close(self) -> None:
         """Take no more connections, end the streams, and give requests under way ``STOP_S_MAX`` seconds."""
@@ -181,7 +166,6 @@ class _Uvicorn(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=CONNECTIONS_MAX,
                 timeout_keep_alive=IDLE_S_MAX,
                 timeout_graceful_shutdown=STOP_S_MAX,
                 h11_max_incomplete_event_size=HEAD_BYTES_MAX,
@@ -192,9 +176,21 @@ class _Uvicorn(uvicorn.Server):
             self.config.ssl = tls.context()
 
 
-def _listener(listen: Listen) -> socket.socket:
+async def _repeat(call: Callable[[], object], every_s: float) -> None:
+    """Call this on a thread, again and again: the page's history has a past for its first viewer, and a probe needs no
+    call of its own."""
+    threads = anyio.CapacityLimiter(1)
+    while True:
+        try:
+            await anyio.to_thread.run_sync(call, limiter=threads, abandon_on_cancel=True)
+        except Exception:  # the charts have a gap; viewers are told why when they ask for the picture
+            _LOG.debug("the page's history lacks a point", exc_info=True)
+        await asyncio.sleep(every_s)
+
+
+def _listening(listen: Listen) -> socket.socket:
     try:
-        return listening_socket(listen.host, listen.port, BACKLOG)
+        return listening_socket(listen.host, listen.port)
     except OSError as error:
         raise cannot_listen("http", listen, error) from None
 

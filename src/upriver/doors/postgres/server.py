@@ -9,20 +9,18 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from upriver.doors.doors import HANDSHAKE_S_MAX, cannot_listen
+from upriver.doors.doors import cannot_listen
 from upriver.doors.execution import QueryRows
 from upriver.doors.gateway import Gateway
 from upriver.doors.postgres.scram import TokenVerifiers
 from upriver.doors.postgres.session import PostgresSession
+from upriver.net.gate import PAUSE_S, UNPROVED_S_MAX, CallerGate, GatedCaller, GatedListener
+from upriver.net.handshake import Identity
 from upriver.net.server import Listen, listening_socket
 from upriver.options import Tls
 
 CONNECTIONS_MAX = 100
-"""Callers at a time."""
-UNPROVED_MAX = 32
-"""Callers at a time that have not proved that they know a token."""
-UNPROVED_S_MAX = 10.0
-"""Seconds that a caller may take for that."""
+"""Callers at a time that have proved that they know a token."""
 IDLE_S_MAX = 3600.0
 """Seconds after which an idle caller's connection is closed."""
 SEND_S_MAX = 60.0
@@ -33,8 +31,6 @@ RECEIVE_BYTES = 65_536
 """Bytes that are received at a time."""
 CLOSE_S_MAX = 5.0
 """Seconds that callers' threads have to end when the door closes."""
-BACKLOG = 64
-"""Connections that wait to be accepted."""
 _GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR if hasattr(select, "poll") else 0
 """What the operating system says of a connection that its caller has closed; 0 where it cannot be asked."""
 
@@ -48,13 +44,16 @@ class PostgresServer:
         tokens: Mapping[str, str],
         listen: Listen,
         tls: Tls | None = None,
+        gate: CallerGate | None = None,
     ) -> None:
-        """tokens: any name of each. tls: ``None``: it does not encrypt. Raises OSError if it cannot listen."""
+        """tokens: any name of each. tls: ``None``: it does not encrypt. gate: ``None``: the process's. Raises OSError
+        if it cannot listen."""
         self._rows = rows
         self._tls = None if tls is None else tls.context()
         self._verifiers = TokenVerifiers(tokens)
-        self._listener = listening_socket(listen.host, listen.port, BACKLOG)
-        self.address = listen.address(self._listener.getsockname()[1])
+        listening = listening_socket(listen.host, listen.port)
+        self._listener = GatedListener(listening, gate, callers_max=CONNECTIONS_MAX)
+        self.address = listen.address(listening.getsockname()[1])
         self._lock = threading.Lock()
         """Guards the callers."""
         self._callers: dict[int, _Caller] = {}
@@ -68,8 +67,8 @@ class PostgresServer:
             self._is_closed = True
             callers = list(self._callers.values())
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+            self._listener.socket.shutdown(socket.SHUT_RDWR)
+        self._listener.socket.close()
         for caller in callers:
             caller.end()
         give_up_at = time.monotonic() + CLOSE_S_MAX
@@ -87,30 +86,29 @@ class PostgresServer:
     def _accept(self) -> None:
         while True:
             try:
-                connection, _ = self._listener.accept()
+                caller = self._listener.accept()
             except OSError:
                 if self._is_closed:
                     return
-                time.sleep(0.1)  # too many files are open: callers that wait stay in the backlog
-                continue
-            self._admit(connection)
+                caller = None
+            if caller is None:
+                time.sleep(PAUSE_S)  # too many files are open: callers that wait stay in the backlog
+            else:
+                self._begin(caller)
 
-    def _admit(self, connection: socket.socket) -> None:
+    def _begin(self, place: GatedCaller) -> None:
         with self._lock:
-            unproved = sum(not caller.session.is_trusted for caller in self._callers.values())
-            is_full = len(self._callers) >= CONNECTIONS_MAX or unproved >= UNPROVED_MAX or self._is_closed
-            caller = None if is_full else self._new_caller(connection)
+            caller = None if self._is_closed else self._new_caller(place)
             if caller is not None:
                 self._callers[caller.process] = caller
         if caller is None:
-            with suppress(OSError):
-                connection.close()
+            place.close()
             return
         caller.thread.start()
 
-    def _new_caller(self, connection: socket.socket) -> "_Caller":
+    def _new_caller(self, place: GatedCaller) -> "_Caller":
         process = next(number for number in iter(lambda: secrets.randbits(31), -1) if number not in self._callers)
-        return _Caller(self, connection, self._rows, self._verifiers, process, self._tls)
+        return _Caller(self, place, self._rows, self._verifiers, process, self._tls)
 
     def forget(self, caller: "_Caller") -> None:
         """A caller has gone."""
@@ -124,7 +122,7 @@ class _Caller:
     def __init__(
         self,
         server: PostgresServer,
-        connection: socket.socket,
+        place: GatedCaller,
         rows: QueryRows,
         verifiers: TokenVerifiers,
         process: int,
@@ -134,29 +132,28 @@ class _Caller:
         self.session = PostgresSession(rows, verifiers, process, self.secret, self._has_gone, needs_tls=tls is not None)
         self.thread = threading.Thread(target=self._serve, name=f"upriver-postgres-{process}", daemon=True)
         self._server = server
-        self._connection = connection
+        self._place = place
+        """It has the connection."""
         self._tls = tls
 
     def end(self) -> None:
         """Cancel the query and cut the connection, from another thread."""
         self.session.cancellation.request()
-        with suppress(OSError):
-            # Not the method of an encrypted connection, which the caller's thread may be using.
-            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
+        self._place.cut()
 
     def _has_gone(self) -> bool:
         """Whether the caller has closed the connection."""
         if not _GONE:
             return False
         looks = select.poll()
-        looks.register(self._connection, _GONE)
+        looks.register(self._place.socket, _GONE)
         return bool(looks.poll(0))
 
     def _serve(self) -> None:
         try:
             with suppress(OSError):
-                self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                self._place.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._place.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 self._converse(time.monotonic() + UNPROVED_S_MAX)
             if self.session.cancels is not None:
                 self._server.cancel(*self.session.cancels)
@@ -166,19 +163,18 @@ class _Caller:
 
     def _hang_up(self) -> None:
         with suppress(OSError):
-            if isinstance(self._connection, ssl.SSLSocket):  # callers take an end without a word for an attack
-                self._connection.settimeout(FAREWELL_S_MAX)
-                self._connection.unwrap()
-        with suppress(OSError):
-            self._connection.close()
+            if isinstance(self._place.socket, ssl.SSLSocket):  # callers take an end without a word for an attack
+                self._place.socket.settimeout(FAREWELL_S_MAX)
+                self._place.socket.unwrap()
+        self._place.close()
 
     def _converse(self, prove_by: float) -> None:
         """Serve the caller until either side ends it. prove_by: when the caller must have proved itself, monotonic."""
         while not self.session.is_over:
             wait_s = IDLE_S_MAX if self.session.is_trusted else max(0.001, prove_by - time.monotonic())
-            self._connection.settimeout(wait_s)
+            self._place.socket.settimeout(wait_s)
             try:
-                data = self._connection.recv(RECEIVE_BYTES)
+                data = self._place.socket.recv(RECEIVE_BYTES)
             except TimeoutError:
                 why = "the connection was idle for too long" if self.session.is_trusted else "no password came in time"
                 data = b""
@@ -186,6 +182,9 @@ class _Caller:
             if not data:
                 return
             for piece in self.session.receive(data):
+                if self.session.is_trusted and not self._place.admit(Identity.CLIENT):
+                    self._send(self.session.refuse("53300", "all places of callers with a token are taken: try again"))
+                    return
                 self._send(piece)
             if self.session.awaits_tls:
                 self._encrypt(prove_by)
@@ -193,13 +192,15 @@ class _Caller:
     def _encrypt(self, prove_by: float) -> None:
         """Do the handshake of TLS, on the caller's own time."""
         assert self._tls is not None
-        self._connection.settimeout(max(0.001, min(HANDSHAKE_S_MAX, prove_by - time.monotonic())))
-        self._connection = self._tls.wrap_socket(self._connection, server_side=True)
+        self._place.socket.settimeout(max(0.001, prove_by - time.monotonic()))
+        encrypted = self._tls.wrap_socket(self._place.socket, server_side=True, do_handshake_on_connect=False)
+        self._place.wrap(encrypted)  # before the handshake, so that the gate can cut it
+        encrypted.do_handshake()
         self.session.tls_began()
 
     def _send(self, piece: bytes) -> None:
-        self._connection.settimeout(SEND_S_MAX)
-        self._connection.sendall(piece)
+        self._place.socket.settimeout(SEND_S_MAX)
+        self._place.socket.sendall(piece)
 
 
 def serve(gateway: Gateway, listen: Listen, tls: Tls | None) -> PostgresServer:
