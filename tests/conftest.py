@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 from jvm import start_quickly
 from soak import SOAK, examples
 
+from upriver.logs import REPEATS
+
 LONG_S_MAX = 3600
 """Seconds after which a long test that hangs fails, beside ``--soak-minutes``."""
 OF_TEST = "not spark and not cluster and not servers and not verify"
@@ -90,6 +92,12 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()  # what is never collected counts as leaked for DuckDB, which says so in forty lines
+
+
+@pytest.fixture(autouse=True)
+def _each_test_sees_all_warnings() -> None:
+    """A message that another test has logged within the last minute would be held back."""
+    REPEATS.forget()
 
 
 @pytest.fixture

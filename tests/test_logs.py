@@ -6,10 +6,12 @@ import io
 import json
 import logging
 import pickle
+import re
 import subprocess
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ import pytest
 import upriver
 from upriver import logs
 from upriver.errors import DeclarationError, LakeError, ProtocolError
-from upriver.logs import LogSettings, with_short_errors
+from upriver.logs import NAMES, REPEAT_S, REPEATS_MAX, LogSettings, Repeats, with_short_errors
 
 QUIET = """
 import logging
@@ -176,3 +178,46 @@ def test_calls_with_short_errors_have_their_own_signatures() -> None:
     assert inspect.iscoroutinefunction(Calls.later)
     assert list(inspect.signature(upriver.connect).parameters) == ["address", "token", "root", "tls_roots", "timeout"]
     assert pickle.loads(pickle.dumps(upriver.connect)) is upriver.connect
+
+
+def test_a_message_that_repeats_is_written_once_a_minute_with_its_count() -> None:
+    now, written = [0.0], io.StringIO()
+    log = logging.getLogger("upriver.made_for_this_test")
+    repeats = Repeats(lambda: now[0])
+    log.addFilter(repeats)
+    logs.configure(format="json", stream=written)
+
+    def texts() -> list[str]:
+        found = [json.loads(line)["message"] for line in written.getvalue().splitlines()]
+        written.seek(written.truncate(0))
+        return found
+
+    for _ in range(500):
+        log.error("no descriptor for %s", "the lake", extra={"table": "orders"})
+        now[0] += 0.1
+    log.error("no descriptor for %s", "a source")
+    log.info("this")
+    log.info("this")
+    assert texts() == ["no descriptor for the lake", "no descriptor for a source", "this", "this"]
+    now[0] = REPEAT_S
+    log.error("no descriptor for %s", "the lake")
+    assert texts() == ["no descriptor for the lake (again, 499 times since)", "no descriptor for the lake"]
+    now[0] = 10 * REPEAT_S
+    log.info("that")  # what came once is not written again
+    assert texts() == ["that"]
+    for number in range(REPEATS_MAX + 1):
+        log.warning("%d", number)
+    log.warning("0")  # it is forgotten
+    assert texts() == [*(str(number) for number in range(REPEATS_MAX + 1)), "0"]
+
+
+def test_every_logger_is_a_known_one() -> None:
+    """Python applies a filter to the records of its own logger alone, and so each is listed."""
+    used = {
+        name
+        for path in Path(upriver.__file__).parent.rglob("*.py")
+        for name in re.findall(r"_\w+ = logging\.getLogger\((.*)\)", path.read_text())
+    }
+    ours = {f'"upriver.{name}"' for name in NAMES if name != "errors"}
+    assert used == ours | {'f"{ROOT}.errors"'}
+    assert all(logs.REPEATS in logging.getLogger(f"upriver.{name}").filters for name in NAMES)

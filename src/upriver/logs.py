@@ -3,6 +3,8 @@
 Every module logs with :func:`logging.getLogger`, under the names that docs/guide/monitoring.md lists. What a message
 says of a table, a view, an epoch or a worker is in the record's attributes, too (``extra``), and so in the JSON form.
 
+A warning or error that is logged again and again is written once a minute, with how often it came: :class:`Repeats`.
+
 An error that a public call raises is short, as :mod:`upriver.errors` says, and its trace goes to the log.
 """
 
@@ -11,9 +13,13 @@ import json
 import logging
 import os
 import sys
+import threading
+import time
 import warnings
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
@@ -37,6 +43,90 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 logging.getLogger(ROOT).addHandler(logging.NullHandler())
+
+NAMES = (
+    *(
+        "app",
+        "changes",
+        "checkpoints",
+        "clock",
+        "compaction",
+        "control",
+        "epochs",
+        "errors",
+        "flight",
+        "http",
+        "ingest",
+    ),
+    *("lake", "postgres", "rescales", "sinks", "sources", "views", "worker", "workers"),
+)
+"""Of the loggers under ``upriver``."""
+REPEAT_S = 60.0
+"""Seconds in which a message is written once."""
+REPEATS_MAX = 256
+"""Different messages that are remembered for so long; beyond that the oldest is forgotten."""
+
+
+@dataclass(slots=True)
+class _Repeated:
+    """A message that was written at this time, and has come so many times since."""
+
+    record: logging.LogRecord
+    written_at: float
+    count: int = 0
+
+
+class Repeats(logging.Filter):
+    """Holds back warnings and errors that repeat one of the last ``REPEAT_S`` seconds, word by word. The next record of
+    any of our loggers, after that time, has the number written of those that were held back. clock: monotonic."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, int, str], _Repeated] = OrderedDict()
+        """By logger, level and text, those first that were written first. Guarded by the lock."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now, held_back = self._clock(), False
+        with self._lock:
+            over = self._take_over(now)
+            if record.levelno >= logging.WARNING:
+                key = (record.name, record.levelno, record.getMessage())
+                if (known := self._known.get(key)) is not None:
+                    known.count, held_back = known.count + 1, True
+                else:
+                    self._known[key] = _Repeated(record, now)
+                    if len(self._known) > REPEATS_MAX:
+                        over.append(self._known.popitem(last=False)[1])
+        for known in over:
+            if known.count:
+                logging.getLogger(known.record.name).callHandlers(_counted(known))
+        return not held_back
+
+    def _take_over(self, now: float) -> list[_Repeated]:
+        """Forget the messages whose time is over."""
+        over: list[_Repeated] = []
+        while self._known and now - next(iter(self._known.values())).written_at >= REPEAT_S:
+            over.append(self._known.popitem(last=False)[1])
+        return over
+
+    def forget(self) -> None:
+        """Write each message again that comes from now on."""
+        with self._lock:
+            self._known.clear()
+
+
+def _counted(known: _Repeated) -> logging.LogRecord:
+    counted = copy(known.record)
+    counted.msg = f"{known.record.getMessage()} (again, {known.count} times since)"
+    counted.args, counted.exc_info, counted.exc_text = None, None, None
+    return counted
+
+
+REPEATS = Repeats()
+for _name in NAMES:
+    logging.getLogger(f"{ROOT}.{_name}").addFilter(REPEATS)
 
 
 class _Shortened:

@@ -20,7 +20,7 @@ from upriver.errors import (
     WorkerLost,
 )
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("upriver.flight")
 
 
 @contextmanager

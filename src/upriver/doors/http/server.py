@@ -25,7 +25,7 @@ from upriver.net.gate import CallerGate, GatedCaller, GatedListener
 from upriver.net.server import Listen, listening_socket
 from upriver.options import Tls
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("upriver.http")
 CONNECTIONS_MAX = 256
 """Connections at a time of callers that have shown a token; requests on more are refused with 503."""
 HEAD_S_MAX = 10.0

@@ -56,7 +56,7 @@ from upriver.errors import (
     WaitTimeout,
 )
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("upriver.postgres")
 STATEMENTS_MAX = 1_000
 """Prepared statements of one session."""
 PORTALS_MAX = 100
