@@ -20,9 +20,10 @@ STAYS = SourceFailure("another schema.", is_permanent=True)
 
 @dataclass
 class ScriptedIngest:
-    """A source whose attempts look as a test says. starts, stops: that fail, by what they raise."""
+    """A source whose attempts look as a test says. starts, looks, stops: that fail, by what they raise."""
 
     starts: list[Exception] = field(default_factory=list)
+    looks: list[Exception] = field(default_factory=list)
     stops: list[BaseException] = field(default_factory=list)
     seen: Seen = field(default_factory=lambda: Seen(0))
     begun: list[int] = field(default_factory=list)
@@ -52,6 +53,8 @@ class ScriptedIngest:
         self.while_begun()
 
     def look(self) -> Seen:
+        if self.looks:
+            raise self.looks.pop()
         return self.seen
 
     def drain(self, since: float, seconds_left: Callable[[], float]) -> None:
@@ -131,6 +134,21 @@ def manifest(epoch: int, table: str, rows: int, committed_at: float | None) -> M
 
 def in_time() -> float:
     return 10.0
+
+
+def test_a_look_that_fails_ends_no_other(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Without descriptors a look may fail, and no other thread looks at the sources."""
+    world.start()
+    world.good.looks.append(OSError("too many open files"))
+    world.other.now(ended=GOES_AWAY)
+    world.later(0.5)
+    assert world.states() == ["running", "failed"]
+    assert "table good: a look at its source has failed, and follows again: too many open files" in caplog.text
+    world.good.now(ended=GOES_AWAY)
+    world.later(0.5)
+    assert world.states() == ["failed", "failed"]
+    world.later(60.0)
+    assert (world.good.begun, world.other.begun) == ([1, 2], [1, 2])
 
 
 def test_one_failed_source_leaves_the_others_alone_and_is_tried_again(world: World) -> None:

@@ -1,9 +1,13 @@
 """Ingest of streams: from micro-batches to epochs, each row exactly once, whatever is started again or lost."""
 
+import os
+import resource
 import shutil
+import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,7 @@ from ingest_kit import (
     no_time,
     rows_of,
 )
+from standby_kit import await_that
 
 from upriver.errors import IngestFailed, WaitTimeout
 from upriver.lake.manifests import Manifest
@@ -309,3 +314,66 @@ def test_many_threads_may_drain(drive: Drive, source: Source) -> None:
     for thread in threads:
         thread.join()
     assert_exactly_once(driver.lake, events(0, 10))
+
+
+FILES = 2048
+"""That the process may open while it has none left."""
+
+
+@contextmanager
+def all_descriptors() -> Iterator[Callable[[], None]]:
+    """Meanwhile, this process cannot open anything; what it has open goes on. Gives a call that takes freed ones."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+
+    def take() -> None:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, before[1]))
+    try:
+        take()
+        yield take
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.spark
+def test_ingest_is_back_after_a_time_without_descriptors(drive: Drive, source: Source) -> None:
+    driver = drive()
+    ingest = driver.stream(source.stream())
+    source.put(events(0, 10))
+    ingest.drain(in_time)
+    late = source.hide(events(10, 20))
+    with all_descriptors() as take:
+        late.rename(source.directory / "late.parquet")
+
+        def was_tried_again() -> bool:
+            take()
+            return bool(ingest.status()["events"]["attempts"] > 1)
+
+        await_that(was_tried_again)
+    await_that(lambda: driver.lake.last_epoch() == 2)
+    assert_exactly_once(driver.lake, events(0, 20))
+
+
+@pytest.mark.spark
+def test_a_dead_callback_server_is_replaced(
+    spark: Any, drive: Drive, source: Source, caplog: pytest.LogCaptureFixture
+) -> None:
+    drive().stream(source.stream())  # from now on there is one
+    driver = drive()
+    server = spark.sparkContext._gateway._callback_server
+    dead = server.thread
+    with socket.socket() as caller, all_descriptors():
+        caller.connect(server.server_socket.getsockname())
+        dead.join(in_time())
+    assert server.thread is dead
+    source.put(events(0, 10))
+    driver.stream(source.stream()).drain(in_time)
+    assert server.thread is not dead
+    assert_exactly_once(driver.lake, events(0, 10))
+    assert "the JVM's calls" in caplog.text

@@ -100,11 +100,16 @@ class Source:
         self._files = 0
 
     def put(self, events: Iterable[tuple[str | None, int]]) -> None:
+        unseen = self.hide(events)
+        unseen.rename(self.directory / f"{unseen.name.removeprefix('.')}.parquet")
+
+    def hide(self, events: Iterable[tuple[str | None, int]]) -> Path:
+        """Write a file that the stream does not see until it has another name."""
         keys, numbers = zip(*events, strict=True)
         unseen = self.directory / f".{self._files}"
         pa.parquet.write_table(pa.table({"k": pa.array(keys, pa.string()), "n": pa.array(numbers, pa.int64())}), unseen)
-        unseen.rename(self.directory / f"{self._files}.parquet")
         self._files += 1
+        return unseen
 
     def stream(self, **options: Any) -> Any:
         return self._spark.readStream.schema("k string, n long").options(**options).parquet(str(self.directory))

@@ -402,13 +402,24 @@ class SourceSupervisor:
         for table, source in self._sources.items():
             if self._is_over.is_set():
                 return
-            self._look(table)
-            with self._lock:
-                done = self._restarts.pop(table, None)
-            if done is not None:
-                self._take(table, source, RestartAsked(self._now()))
-                done.set()
-            self._take(table, source, TimePassed(self._now()))
+            try:
+                self._turn_of(table, source)
+            except Exception as error:  # of Spark or the system: no other thread looks at this source, or at the others
+                _LOG.exception(
+                    "table %s: a look at its source has failed, and follows again: %s",
+                    table,
+                    error,
+                    extra={"table": table},
+                )
+
+    def _turn_of(self, table: str, source: _Supervised) -> None:
+        self._look(table)
+        with self._lock:
+            done = self._restarts.pop(table, None)
+        if done is not None:
+            self._take(table, source, RestartAsked(self._now()))
+            done.set()
+        self._take(table, source, TimePassed(self._now()))
 
     def _look(self, table: str) -> None:
         """Take in the progress of a table's attempt, and report it to the listener, unless the table is dropped."""

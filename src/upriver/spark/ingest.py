@@ -40,7 +40,7 @@ from upriver.plan.plan import TableSpec, lake_channel
 from upriver.plan.retention import Retain
 from upriver.plan.row_steps import RowSteps
 from upriver.runtime.source_supervisor import Seen
-from upriver.spark.callback import BatchCallback
+from upriver.spark.callback import BatchCallback, revive_callback_server
 from upriver.spark.drain import Drain
 from upriver.spark.file_scans import NotAScan, scan_of, steps_of
 from upriver.spark.parquet import NotAsArrow
@@ -505,6 +505,10 @@ class StreamIngest:
         running = self._running
         assert running is not None
         query, batches = running.query, running.outcome.batches
+        if revive_callback_server(self._rows.sparkSession):
+            _LOG.warning(
+                "py4j had stopped accepting the JVM's calls, as it does without descriptors; it accepts them again"
+            )
         if not query.isActive:
             running.let_go()
             failure = self._failure(running)
