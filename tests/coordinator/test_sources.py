@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from upriver.coordinator.sources import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
+    SILENT_DOUBLINGS_MAX,
+    SILENT_S_MAX,
     STALLED_S,
     UNANSWERED_S,
     AttemptFailed,
@@ -113,6 +115,36 @@ def test_a_source_that_does_not_answer_is_stalled_sooner_than_one_whose_batch_ta
     assert machine.state(late + 2 + UNANSWERED_S) is SourceState.RUNNING
 
 
+def test_an_attempt_that_shows_nothing_is_ended_and_has_failed_also_after_a_failure() -> None:
+    machine, now = started(), 0.0
+    for attempt in range(1, SILENT_DOUBLINGS_MAX + 3):
+        limit = SILENT_S_MAX * 2 ** min(attempt - 1, SILENT_DOUBLINGS_MAX)
+        machine.step(AttemptWorks(now, attempt, asks=False))
+        machine.step(AttemptWorks(now + 1, attempt, asks=True, is_silent=True, doing="Getting offsets"))
+        assert machine.step(TimePassed(now + limit - 0.5)) == []
+        assert machine.state(now + limit - 0.5) is SourceState.STALLED
+        now += limit + 0.5
+        assert machine.step(TimePassed(now)) == [EndAttempt(attempt)]
+        assert machine.state(now) is SourceState.FAILED
+        assert (machine.error or "").startswith(
+            f"its attempt was ended: for {limit + 0.5:.0f} s it has finished no batch"
+        )
+        assert 'Spark says "Getting offsets".' in (machine.error or "")
+        now += machine.retry_in_s(now) or 0.0
+        assert machine.step(TimePassed(now)) == [BeginAttempt(attempt + 1)]
+
+
+def test_an_attempt_that_has_jobs_of_spark_or_progresses_is_never_ended() -> None:
+    machine = started()
+    for now in range(0, 20 * int(SILENT_S_MAX), int(SILENT_S_MAX)):
+        machine.step(AttemptWorks(now, 1, asks=False))
+        assert machine.step(TimePassed(now + SILENT_S_MAX)) == []
+    machine.step(AttemptProgressed(1e6, 1, has_committed=False))
+    machine.step(AttemptWorks(1e6 + 1, 1, asks=False, is_silent=True))
+    assert machine.step(TimePassed(1e6 + SILENT_S_MAX)) == []
+    assert machine.step(TimePassed(1e6 + SILENT_S_MAX + 1)) == [EndAttempt(1)]
+
+
 def test_what_an_attempt_says_that_is_over_does_not_count() -> None:
     machine = started()
     fail(machine, 0.0)
@@ -161,8 +193,22 @@ class World:
 @given(
     st.lists(
         st.tuples(
-            st.floats(0.0, 100.0),
-            st.sampled_from(["fail", "fail for good", "finish", "commit", "idle", "tick", "restart", "stop", "late"]),
+            st.one_of(st.floats(0.0, 100.0), st.floats(0.0, 2 * SILENT_S_MAX)),
+            st.sampled_from(
+                [
+                    "fail",
+                    "fail for good",
+                    "finish",
+                    "commit",
+                    "idle",
+                    "jobs",
+                    "silence",
+                    "tick",
+                    "restart",
+                    "stop",
+                    "late",
+                ]
+            ),
         ),
         max_size=40,
     )
@@ -182,6 +228,8 @@ def test_whatever_happens_one_attempt_is_on_at_most_and_none_is_forgotten(schedu
                 world.step(AttemptFinished(now, attempt))
             case "commit" | "idle":
                 world.step(AttemptProgressed(now, attempt, has_committed=what == "commit"))
+            case "jobs" | "silence":
+                world.step(AttemptWorks(now, attempt, asks=False, is_silent=what == "silence"))
             case "late":
                 world.step(AttemptFailed(now, attempt - 1, "late", is_permanent=True))
             case "restart":

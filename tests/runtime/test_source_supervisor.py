@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from upriver.coordinator.sources import STALLED_S, UNANSWERED_S, SourceFailure
+from upriver.coordinator.sources import SILENT_S_MAX, STALLED_S, UNANSWERED_S, SourceFailure
 from upriver.errors import DeclarationError, IngestFailed, UpriverWarning, WaitTimeout
 from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.manifests import Manifest
@@ -29,6 +29,7 @@ class ScriptedIngest:
     begun: list[int] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
     is_behind: bool = False
+    is_at_work: bool = False
     is_compared: bool = False
     first_look: Seen | None = None
     while_begun: Callable[[], None] = lambda: None
@@ -56,6 +57,9 @@ class ScriptedIngest:
         if self.looks:
             raise self.looks.pop()
         return self.seen
+
+    def has_jobs(self) -> bool:
+        return self.is_at_work
 
     def drain(self, since: float, seconds_left: Callable[[], float]) -> None:
         if self.while_drained:
@@ -143,7 +147,7 @@ def test_a_look_that_fails_ends_no_other(world: World, caplog: pytest.LogCapture
     world.other.now(ended=GOES_AWAY)
     world.later(0.5)
     assert world.states() == ["running", "failed"]
-    assert "table good: a look at its source has failed, and follows again: too many open files" in caplog.text
+    assert "table good: its source is looked at again after an error: too many open files" in caplog.text
     world.good.now(ended=GOES_AWAY)
     world.later(0.5)
     assert world.states() == ["failed", "failed"]
@@ -300,6 +304,30 @@ def test_an_attempt_that_hangs_after_a_failure_is_stalled_and_tells_both(world: 
     world.later(0.5)
     told = world.supervisor.status()["other"]
     assert (told["state"], told["error"], told["last_error"]) == ("running", None, None)
+
+
+def test_an_attempt_that_hangs_without_a_job_of_spark_is_ended_and_another_begins(world: World) -> None:
+    world.start()
+    world.good.is_at_work = True
+    world.good.seen = world.other.seen = Seen(1, doing="Getting offsets")
+    world.other.stops.append(OSError("it does not end"))  # and yet the other source is looked after
+    world.later(STALLED_S + 1)
+    world.later(SILENT_S_MAX)
+    assert world.states() == ["stalled", "failed"]
+    told = world.supervisor.status()["other"]
+    assert told["error"].startswith("its attempt was ended: for 961 s it has finished no batch, and Spark ran no job")
+    world.later(1.0)
+    assert (world.good.begun, world.other.stopped, world.other.begun) == ([1], [1], [1, 2])
+
+
+def test_a_restart_of_an_attempt_that_does_not_end_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.start()
+    world.good.now(batches=1)
+    world.later(STALLED_S + 1)
+    world.other.stops, world.other.starts = [OSError("it does not end")], [OSError("it still goes on")]
+    world.supervisor.restart("other")
+    told = world.supervisor.status()["other"]
+    assert (told["state"], told["error"], world.other.begun) == ("failed", "it still goes on.", [1, 2])
 
 
 def test_only_a_source_that_has_failed_for_good_is_warned_of_at_once_and_later(world: World) -> None:

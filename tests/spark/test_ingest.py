@@ -1,5 +1,6 @@
 """Ingest of streams: from micro-batches to epochs, each row exactly once, whatever is started again or lost."""
 
+import fcntl
 import os
 import resource
 import shutil
@@ -12,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from ingest_kit import (
     Drive,
@@ -25,12 +27,14 @@ from ingest_kit import (
     no_time,
     rows_of,
 )
+from py4j.protocol import Py4JJavaError
 from standby_kit import await_that
 
 from upriver.errors import IngestFailed, WaitTimeout
 from upriver.lake.manifests import Manifest
 from upriver.runtime.source_supervisor import SourceSupervisor
-from upriver.spark.ingest import TASK_BYTES
+from upriver.spark.ingest import STOPPING, TASK_BYTES
+from upriver.spark.session import SessionSetting
 
 LARGE = TASK_BYTES // 16
 """Rows of a batch that is too large for one task."""
@@ -314,6 +318,76 @@ def test_many_threads_may_drain(drive: Drive, source: Source) -> None:
     for thread in threads:
         thread.join()
     assert_exactly_once(driver.lake, events(0, 10))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("is_load", [True, False])
+def test_an_attempt_that_does_not_end_keeps_the_next_from_beginning(
+    spark: Any, drive: Drive, source: Source, is_load: bool
+) -> None:
+    """Two attempts at one time would commit rows twice."""
+    may_go_on, hangs = threading.Event(), threading.Event()
+
+    def hang(_: Manifest) -> None:
+        hangs.set()
+        may_go_on.wait(in_time())
+
+    driver = drive(hang)
+    source.put(events(0, 10))
+    stopping = SessionSetting(STOPPING.name, "1s")
+    ingest = (
+        driver.loading(spark.read.parquet(str(source.directory)), stop_s_max=0.5)
+        if is_load
+        else driver.streaming(source.stream(), stopping=stopping)
+    )
+    ingest.start(1)
+    assert hangs.wait(in_time())
+    await_that(lambda: not ingest.has_jobs())
+    with pytest.raises((WaitTimeout, Py4JJavaError), match=r"a load has not ended in 0.5 s|failed to stop within 1000"):
+        ingest.stop()
+    with pytest.raises(IngestFailed, match="attempt 1 was to end, and has not") as told:
+        ingest.start(2)
+    assert not ingest.failure_of(told.value).is_permanent
+    assert ingest.look().attempt == 1
+    may_go_on.set()
+    await_that(lambda: driver.lake.last_epoch() == 1)
+
+    def begins() -> bool:
+        with suppress(IngestFailed):
+            ingest.start(2)
+        return ingest.look().attempt == 2
+
+    await_that(begins)
+    ingest.drain(time.time(), in_time)
+    ingest.stop()
+    assert_exactly_once(driver.lake, events(0, 10))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("is_load", [True, False])
+def test_a_job_of_spark_is_work_of_the_attempt(
+    spark: Any, drive: Drive, source: Source, tmp_path: Path, is_load: bool
+) -> None:
+    """Of a source whose tasks wait for a lock on a file."""
+    path = str(tmp_path / "lock")
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with open(path) as waiting:
+            fcntl.flock(waiting, fcntl.LOCK_SH)
+        yield from batches
+
+    driver = drive()
+    source.put(events(0, 10))
+    rows = spark.read.parquet(str(source.directory)) if is_load else source.stream()
+    waiting = rows.mapInArrow(wait, rows.schema)
+    ingest = driver.loading(waiting) if is_load else driver.streaming(waiting)
+    with open(path, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        ingest.start(1)
+        await_that(ingest.has_jobs)
+    await_that(lambda: ingest.look().is_over or ingest.look().is_idle)
+    assert not ingest.has_jobs()
+    ingest.stop()
 
 
 FILES = 2048

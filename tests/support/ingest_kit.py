@@ -16,8 +16,9 @@ from upriver.lake.manifests import Manifest
 from upriver.lake.source_records import source_of
 from upriver.plan.plan import TableSpec
 from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
-from upriver.spark.ingest import EpochLog, Layout, StreamIngest
+from upriver.spark.ingest import STOP_S_MAX, STOPPING, EpochLog, Layout, StreamIngest
 from upriver.spark.loads import LoadIngest, OnChange
+from upriver.spark.session import SessionSetting
 from upriver.spark.sources import source_digest
 from upriver.state.runs import run_schema
 
@@ -52,12 +53,28 @@ class Driver:
         self.supervisors: list[SourceSupervisor] = []
 
     def stream(self, rows: Any, *, replaces_others: bool = False, **trigger: Any) -> SourceSupervisor:
+        return self._started(self.streaming(rows, replaces_others=replaces_others, **trigger))
+
+    def streaming(
+        self, rows: Any, *, replaces_others: bool = False, stopping: SessionSetting = STOPPING, **trigger: Any
+    ) -> StreamIngest:
+        """Not begun yet."""
         last = self.log.query_of(TABLE.name)
         source = source_of(self.lake, TABLE.name, source_digest(rows), last, replaces_others=replaces_others)
-        return self._started(StreamIngest(rows, self.layout, self.log, trigger, source))
+        return StreamIngest(rows, self.layout, self.log, trigger, source, stopping)
 
     def load(self, rows: Any, epoch_rows: int = 100, on_change: OnChange = OnChange.REFUSE) -> SourceSupervisor:
-        return self._started(LoadIngest(rows, self.layout, self.log, self.lake, on_change, epoch_rows))
+        return self._started(self.loading(rows, epoch_rows, on_change))
+
+    def loading(
+        self,
+        rows: Any,
+        epoch_rows: int = 100,
+        on_change: OnChange = OnChange.REFUSE,
+        stop_s_max: float = STOP_S_MAX,
+    ) -> LoadIngest:
+        """Not begun yet."""
+        return LoadIngest(rows, self.layout, self.log, self.lake, on_change, epoch_rows, stop_s_max)
 
     def _started(self, ingest: Ingest) -> SourceSupervisor:
         supervisor = SourceSupervisor([TABLE.name])

@@ -2,8 +2,9 @@
 
 A source runs in *attempts*: each is one Spark query, or one load, numbered from 1. After an attempt that has ended with
 an error, another one follows, with a back-off that doubles from ``BACKOFF_S_MIN`` to ``BACKOFF_S_MAX``. After a
-permanent error the source stays failed until a user asks for a restart. The shell watches the running attempt and
-reports what it sees; seconds are those of a clock that never goes back.
+permanent error the source stays failed until a user asks for a restart. An attempt that shows nothing for
+``SILENT_S_MAX`` is ended, and has failed. The shell watches the running attempt and reports what it sees; seconds are
+those of a clock that never goes back.
 
 ``judge``: whether a failed source is worth another attempt, and what its user can do, by Spark's errors. These have a
 *condition* (``FAILED_READ_FILE.NO_HINT``) and an SQLSTATE, whose first two characters are a class of the SQL standard.
@@ -24,6 +25,10 @@ STALLED_S = 60.0
 UNANSWERED_S = 20.0
 """Seconds after which a source is stalled that has not said what rows there are. A batch may take long. A server that
 is there answers this soon, but Spark may ask one that is absent, or has no such topic, for minutes before it fails."""
+SILENT_S_MAX = 900.0
+"""Seconds for which an attempt may have neither finished a batch nor had a job of Spark. After each failure in a row
+they are twice as many, ``SILENT_DOUBLINGS_MAX`` times: what only takes long, such as a list of many files, ends."""
+SILENT_DOUBLINGS_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +49,14 @@ class AttemptProgressed:
 
 @dataclass(frozen=True, slots=True)
 class AttemptWorks:
-    """The attempt is at work. asks: it waits until the source says what rows there are."""
+    """The attempt is at work. asks: it waits until the source says what rows there are. is_silent: Spark runs no job
+    for it. doing: as of ``stall``."""
 
     at: float
     attempt: int
     asks: bool
+    is_silent: bool = False
+    doing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +141,9 @@ class SourceMachine:
         self._failed_at = 0.0
         """When the last attempt that failed did so."""
         self._began_at = self._progressed_at = 0.0
+        self._heard_at = 0.0
+        """When the attempt last progressed, or had a job of Spark."""
+        self._doing = ""
         self._asks_since: float | None = None
         """Since when the attempt waits for the source's answer; ``None``: it does not."""
         self._retry_at: float | None = None
@@ -195,6 +206,7 @@ class SourceMachine:
                 if self._is_current(event.attempt):
                     since = event.at if self._asks_since is None else self._asks_since
                     self._asks_since = since if event.asks else None
+                    self._heard_at, self._doing = self._heard_at if event.is_silent else event.at, event.doing
                 return []
             case AttemptFailed():
                 return self._failed(event)
@@ -205,6 +217,8 @@ class SourceMachine:
             case RestartAsked():
                 return self._restart(event.at)
             case TimePassed():
+                if self._is_alive and event.at - self._heard_at > self._silent_s_max:
+                    return self._end_silent(event.at)
                 is_due = self._retry_at is not None and event.at >= self._retry_at
                 return self._begin(event.at) if is_due else []
             case SourceStopped():
@@ -217,13 +231,14 @@ class SourceMachine:
     def _begin(self, at: float) -> list[SourceAction]:
         self._attempt += 1
         self._is_alive, self._retry_at = True, None
-        self._began_at = self._progressed_at = at
-        self._asks_since = None
+        self._began_at = self._progressed_at = self._heard_at = at
+        self._asks_since, self._doing = None, ""
         return [BeginAttempt(self._attempt)]
 
     def _progressed(self, event: AttemptProgressed) -> list[SourceAction]:
         if self._is_current(event.attempt):
-            self._progressed_at, self._asks_since, self._error = event.at, None, None
+            self._progressed_at = self._heard_at = event.at
+            self._asks_since, self._error = None, None
             if event.has_committed or event.at - self._began_at >= BACKOFF_S_MAX:
                 self._failures = 0
         return []
@@ -235,6 +250,16 @@ class SourceMachine:
             self._failures += 1
             self._retry_at = None if event.is_permanent else event.at + backoff_s
         return []
+
+    @property
+    def _silent_s_max(self) -> float:
+        """Seconds for which this attempt may show nothing."""
+        return SILENT_S_MAX * 2.0 ** min(self._failures, SILENT_DOUBLINGS_MAX)
+
+    def _end_silent(self, at: float) -> list[SourceAction]:
+        error = hang(at - self._heard_at, self._doing)
+        self._failed(AttemptFailed(at, self._attempt, error, is_permanent=False))
+        return [EndAttempt(self._attempt)]
 
     def _restart(self, at: float) -> list[SourceAction]:
         """A source that runs well, or is finished, is left alone."""
@@ -388,6 +413,17 @@ def silence(doing: str) -> str:
         f"it has not said for {UNANSWERED_S:.0f} s what rows there are.{_spark_says(doing)} Check that its server "
         "answers, and that the topic or table exists; a large directory may only take long to list. The source "
         "continues by itself."
+    )
+
+
+def hang(seconds: float, doing: str) -> str:
+    """The message for an attempt that was ended because it has shown nothing for so many seconds.
+
+    doing: as of ``stall``.
+    """
+    return (
+        f"its attempt was ended: for {seconds:.0f} s it has finished no batch, and Spark ran no job for it."
+        f"{_spark_says(doing)} Check that the source's server answers; the source continues by itself."
     )
 
 

@@ -88,7 +88,8 @@ class Ingest(Protocol):
     """
 
     def start(self, attempt: int) -> None:
-        """Begin an attempt and return; the one before it is over. An error of this call is the attempt's failure."""
+        """Begin an attempt and return. An error of this call is the attempt's failure: also that the attempt before,
+        which did not end at ``stop``, has still not ended."""
 
     def failure_of(self, error: Exception) -> SourceFailure:
         """The failure that an error of ``start`` stands for."""
@@ -104,6 +105,9 @@ class Ingest(Protocol):
     def look(self) -> Seen:
         """The last attempt that has begun, as it is now. Does not wait. For after the first ``start``."""
 
+    def has_jobs(self) -> bool:
+        """Whether Spark runs a job for the last attempt. Does not wait. For after the first ``start``."""
+
     def drain(self, since: float, seconds_left: Callable[[], float]) -> None:
         """Wait until all rows that the source had at a moment, in seconds since 1970, are published, or until the
         current attempt has ended.
@@ -112,7 +116,8 @@ class Ingest(Protocol):
         """
 
     def stop(self) -> None:
-        """End the current attempt, if there is one; returns when it is over."""
+        """End the current attempt, if there is one; returns when it is over. An error says that it has not ended in so
+        many seconds as it is given."""
 
 
 class _CountedBatches:
@@ -402,23 +407,24 @@ class SourceSupervisor:
         for table, source in self._sources.items():
             if self._is_over.is_set():
                 return
-            try:
-                self._turn_of(table, source)
-            except Exception as error:  # of Spark or the system: no other thread looks at this source, or at the others
-                _LOG.exception(
-                    "table %s: a look at its source has failed, and follows again: %s",
-                    table,
-                    error,
-                    extra={"table": table},
-                )
+            for step in (partial(self._look, table), partial(self._advance, table, source)):
+                try:
+                    step()
+                except Exception as error:  # of Spark or the system: no other thread looks at this or another source
+                    extra = {"table": table}
+                    _LOG.exception(
+                        "table %s: its source is looked at again after an error: %s", table, error, extra=extra
+                    )
 
-    def _turn_of(self, table: str, source: _Supervised) -> None:
-        self._look(table)
+    def _advance(self, table: str, source: _Supervised) -> None:
+        """Begin or end an attempt if that is due, or was asked for."""
         with self._lock:
             done = self._restarts.pop(table, None)
         if done is not None:
-            self._take(table, source, RestartAsked(self._now()))
-            done.set()
+            try:
+                self._take(table, source, RestartAsked(self._now()))
+            finally:
+                done.set()
         self._take(table, source, TimePassed(self._now()))
 
     def _look(self, table: str) -> None:
@@ -472,7 +478,10 @@ class SourceSupervisor:
             source.batches, source.read_through = seen.batches, seen.read_through
             self._step(source, AttemptProgressed(at, seen.attempt, has_committed))
         else:
-            self._step(source, AttemptWorks(at, seen.attempt, seen.is_asking))
+            assert source.ingest is not None
+            # A stalled attempt alone is asked, for Spark looks through all its jobs to answer.
+            is_silent = source.machine.state(at) is SourceState.STALLED and not source.ingest.has_jobs()
+            self._step(source, AttemptWorks(at, seen.attempt, seen.is_asking, is_silent, seen.doing))
 
     @property
     def _are_all_read(self) -> bool:
@@ -489,11 +498,16 @@ class SourceSupervisor:
 
     def _carry_out(self, table: str, source: _Supervised, actions: Iterable[SourceAction]) -> None:
         assert source.ingest is not None
+        unended: Exception | None = None
         for action in actions:
             match action:
                 case EndAttempt():
-                    source.ingest.stop()
+                    try:
+                        source.ingest.stop()
+                    except Exception as error:
+                        unended = error
                 case BeginAttempt():
+                    unended = None  # the start ends it, or fails
                     source.batches, source.read_through, source.doing = 0, None, ""
                     extra = {"table": table, "attempt": action.attempt}
                     _LOG.info("table %s: attempt %d of its source begins", table, action.attempt, extra=extra)
@@ -503,6 +517,8 @@ class SourceSupervisor:
                         failure = source.ingest.failure_of(error)
                         failed = AttemptFailed(self._now(), action.attempt, failure.error, failure.is_permanent)
                         self._step(source, failed)
+        if unended is not None:
+            raise unended
 
 
 def _log_state(table: str, before: str, told: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from upriver.coordinator.sources import SourceFailure
 from upriver.engine.retention import Retention, retained_after
-from upriver.errors import DeclarationError, WaitTimeout
+from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
 from upriver.ids import Channel, Epoch
 from upriver.lake.address import spark_address
 from upriver.lake.files import open_files
@@ -97,6 +97,11 @@ BEGUN_POLL_S = 0.02
 """Seconds between two looks at a query that has just begun."""
 STOP_POLL_S = 0.2
 """Seconds between two attempts to interrupt a load."""
+STOP_S_MAX = 60.0
+"""Seconds in which an attempt that is stopped must have ended."""
+STOPPING = SessionSetting("spark.sql.streaming.stopTimeout", f"{STOP_S_MAX:.0f}s")
+UNENDED_S_MAX = 1.0
+"""Seconds for which the start of an attempt waits for the end of the one before."""
 POLL_MS = 100
 """Milliseconds between two questions of Spark for new rows of an idle source. With Spark's own 10 an idle app of one
 table takes a fifth of a processor."""
@@ -407,18 +412,30 @@ class _Outcome:
         """The error that has ended the query, as raised here; Spark repeats it among the lines of its stack."""
 
 
+def unended(attempt: int) -> IngestFailed:
+    """The error of a start while the attempt before goes on."""
+    return IngestFailed(f"attempt {attempt} was to end, and has not: another one would take its rows a second time")
+
+
 class StreamIngest:
     """A streaming DataFrame: one epoch per micro-batch. An attempt is one run of its query.
 
     trigger: as for ``DataStreamWriter.trigger``; by default the next batch starts when the last one is done. source:
-    the record of the source.
+    the record of the source. stopping: Spark's limit of a query's end.
     """
 
     def __init__(
-        self, rows: DataFrame, layout: Layout, log: EpochLog, trigger: Mapping[str, Any], source: SourceRecord
+        self,
+        rows: DataFrame,
+        layout: Layout,
+        log: EpochLog,
+        trigger: Mapping[str, Any],
+        source: SourceRecord,
+        stopping: SessionSetting = STOPPING,
     ) -> None:
         self._rows = rows
         self._source = source
+        self._stopping = stopping
         self._layout = layout
         self._log = log
         self._trigger = trigger
@@ -433,6 +450,7 @@ class StreamIngest:
 
     def start(self, attempt: int) -> None:
         """Start the query; its checkpoint lies in the lake. Leftovers of a killed driver there are swept."""
+        self._check_ended()
         self._tasks, self._sizes = BatchTasks(self._layout.groups), None  # after a failure nothing is sure of the rows
         files = open_files(self._layout.root)
         has_epochs = self._log.query_of(self._table) not in (None, self._source.replaces)
@@ -462,6 +480,14 @@ class StreamIngest:
         drain = Drain(query, takes_all_files=takes_all_files(self._rows, self._trigger))
         self._running = _QueryAttempt(attempt, query, drain, outcome, callback)
         started.set()
+
+    def _check_ended(self) -> None:
+        """Raise IngestFailed if the attempt before goes on: nothing is swept, or taken, beside it."""
+        if self._running is not None:
+            thread = self._running.query._jsq.streamingQuery().queryExecutionThread()
+            thread.join(int(1000 * UNENDED_S_MAX))
+            if thread.isAlive():
+                raise unended(self._running.number)
 
     @property
     def _checkpoint(self) -> str:
@@ -556,6 +582,13 @@ class StreamIngest:
         places = [f"its checkpoint is {self._checkpoint}", self._reads]
         return f" ({'; '.join(filter(None, places))})"
 
+    def has_jobs(self) -> bool:
+        """Whether Spark runs a job for the query."""
+        assert self._running is not None
+        tracker = self._rows.sparkSession.sparkContext.statusTracker()
+        of_query = tracker.getJobIdsForGroup(str(self._running.query.runId))
+        return not set(tracker.getActiveJobsIds()).isdisjoint(of_query)
+
     def drain(self, since: float, seconds_left: Callable[[], float]) -> None:
         running = self._running
         assert running is not None
@@ -563,10 +596,11 @@ class StreamIngest:
             raise WaitTimeout(f"table {self._table!r}: its source has rows that Spark has not taken yet; wait longer")
 
     def stop(self) -> None:
-        """Stop the query; a batch in flight is abandoned and comes again with the next attempt."""
+        """Stop the query, which has a limit; a batch in flight is abandoned and comes again with the next
+        attempt."""
         if self._running is not None:
             try:
-                with unless_stopped(self._rows.sparkSession):
+                with unless_stopped(self._rows.sparkSession), self._stopping.of(self._rows.sparkSession):
                     self._running.query.stop()
             finally:
                 self._running.let_go()

@@ -39,12 +39,15 @@ from upriver.spark.drain import POLL_S
 from upriver.spark.ingest import (
     LOAD_QUERY,
     STOP_POLL_S,
+    STOP_S_MAX,
+    UNENDED_S_MAX,
     UNSHUFFLED_TASKS_MAX,
     EpochLog,
     Layout,
     Runs,
     WayIn,
     commit,
+    unended,
 )
 from upriver.spark.parquet import NotAsArrow
 from upriver.spark.runs import BatchRows, FileRows, KeySlice, Lot, SparkRows, quoted, write_lots
@@ -145,6 +148,7 @@ class LoadIngest:
         lake: OwnedLake,
         on_change: OnChange = OnChange.REFUSE,
         epoch_rows: int = LOAD_EPOCH_ROWS,
+        stop_s_max: float = STOP_S_MAX,
     ) -> None:
         self._rows = rows
         self._layout = layout
@@ -154,11 +158,16 @@ class LoadIngest:
         self._lake = lake
         self._on_change = on_change
         self._epoch_rows = epoch_rows
+        self._stop_s_max = stop_s_max
         self._way = WayIn(layout.table.name, rows, is_fixed=True)
         self._running: _LoadAttempt | None = None
 
     def start(self, attempt: int) -> None:
         """Start to load, in a thread."""
+        if (before := self._running) is not None:
+            before.thread.join(UNENDED_S_MAX)
+            if before.thread.is_alive():
+                raise unended(before.number)
         self._running = _LoadAttempt(attempt, self._layout.table.name, self._load)
         self._running.thread.start()
 
@@ -357,6 +366,12 @@ class LoadIngest:
         """Wait until the rows are compared, or the load is over."""
         self.wait_compared(seconds)
 
+    def has_jobs(self) -> bool:
+        """Whether Spark runs a job for the load."""
+        assert self._running is not None
+        tracker = self._rows.sparkSession.sparkContext._jsc.sc().statusTracker()
+        return not set(tracker.getActiveJobIds()).isdisjoint(tracker.getJobIdsForTag(self._running.tag))
+
     def failure_of(self, error: Exception) -> SourceFailure:
         """The meaning of an error of the load."""
         return failure_of(error)
@@ -369,13 +384,19 @@ class LoadIngest:
                 raise WaitTimeout(f"table {self._layout.table.name!r} is still being loaded; wait longer")
 
     def stop(self) -> None:
-        """End the load; a slice in flight is abandoned and comes again with the next attempt."""
+        """End the load, in ``stop_s_max`` seconds; a slice in flight is abandoned and comes again with the next
+        attempt. Raises WaitTimeout."""
         if (running := self._running) is None:
             return
         running.stopping.set()
+        give_up_at = time.monotonic() + self._stop_s_max
         while running.thread.is_alive():
             cancel_jobs(self._rows.sparkSession, running.tag)
             running.thread.join(STOP_POLL_S)
+            if time.monotonic() > give_up_at:
+                raise WaitTimeout(
+                    f"a load has not ended in {self._stop_s_max:g} s; its last word was {running.doing!r}"
+                )
 
 
 def _compared_by_spark(rows: DataFrame | None) -> DataFrame:

@@ -172,7 +172,7 @@ class SessionSetting:
     """A setting that a session has while some thread is in a block. Queries that others begin meanwhile get it, too."""
 
     def __init__(self, name: str, value: str) -> None:
-        self._name, self._value = name, value
+        self.name, self._value = name, value
         self._lock = threading.Lock()
         """Guards what follows."""
         self._begun: dict[SparkSession, tuple[int, str | None]] = {}
@@ -183,8 +183,8 @@ class SessionSetting:
         """A block."""
         with self._lock:
             if spark not in self._begun:
-                before = spark.conf.get(self._name, None)
-                spark.conf.set(self._name, self._value)
+                before = spark.conf.get(self.name, None)
+                spark.conf.set(self.name, self._value)
                 self._begun[spark] = 0, before
             blocks, before = self._begun[spark]
             self._begun[spark] = blocks + 1, before
@@ -196,9 +196,9 @@ class SessionSetting:
                 if blocks > 1:
                     self._begun[spark] = blocks - 1, before
                 elif before is None:
-                    spark.conf.unset(self._name)
+                    spark.conf.unset(self.name)
                 else:
-                    spark.conf.set(self._name, before)
+                    spark.conf.set(self.name, before)
 
 
 def check_java() -> None:
