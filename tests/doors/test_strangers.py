@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +17,21 @@ import httpx
 import psycopg
 import pyarrow.flight as flight
 import pytest
-from http_kit import BEARER, NO_TLS
-from server_kit import SECONDS_MAX, TOKEN, client_of
+from descriptors_kit import no_descriptors
+from doors_kit import KeptRows
+from http_kit import BEARER, NO_TLS, HttpApp
+from postgres_kit import startup
+from server_kit import KEYS, SECONDS_MAX, TOKEN, client_of
 from standby_kit import await_that
 
 from upriver.doors.flight.relay import UNPROVED_BYTES_MAX
+from upriver.doors.flight.server import FlightDoor
+from upriver.doors.postgres.server import PostgresServer
+from upriver.errors import UpriverError
+from upriver.net.gate import CallerGate, Places
+from upriver.net.handshake import Purpose
 from upriver.net.remote import Connection
+from upriver.net.server import Calls, Listen, Server
 
 SUPPORT = Path(__file__).parents[1] / "support"
 CHAIN = SUPPORT / "tls" / "certificate.pem"
@@ -50,6 +59,10 @@ class RunningDoors:
         kind = "http" if self.context is None else "https"
         url, verify = f"{kind}://{self.addresses['http']}{path}", self.context or NO_TLS
         return httpx.get(url, headers=dict(headers), timeout=SECONDS_MAX, verify=verify)
+
+    def descriptors(self) -> int:
+        """How many the process has open."""
+        return len(list(Path(f"/proc/{self.process}/fd").iterdir()))
 
     def most_bytes(self) -> int:
         """The most memory that the process has taken so far."""
@@ -221,9 +234,12 @@ def test_slow_heads_keep_nobody_out(doors: RunningDoors) -> None:
         one.close()
 
 
-@pytest.mark.parametrize("door", ["http", "postgres", "flight"])
-def test_silence_in_the_handshake_of_tls_keeps_nobody_out(encrypted: RunningDoors, door: str) -> None:
-    with held(STRANGERS) as keep, repeated(1, lambda: keep(encrypted.reach(door)), 0.02):
+def test_silence_in_the_handshake_of_tls_keeps_nobody_out(encrypted: RunningDoors) -> None:
+    def be_silent() -> None:
+        for door in ("http", "postgres", "flight"):
+            keep(encrypted.reach(door))
+
+    with held(STRANGERS) as keep, repeated(1, be_silent, 0.02):
         check_all_are_served(encrypted)
 
 
@@ -250,3 +266,86 @@ def test_a_stranger_s_message_to_flight_is_not_taken_in(doors: RunningDoors, siz
         list(client.do_action(flight.Action("CreatePreparedStatement", bytes(size)), options))
     check_all_are_served(doors)
     assert doors.most_bytes() - before < 32 * UNPROVED_BYTES_MAX
+
+
+FIRST_WORDS: Mapping[str, bytes] = {
+    "http": b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    "postgres": startup(),
+    "flight": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5),
+    "native": b"",
+}
+"""By door: what a caller without a token says, and gets an answer to."""
+
+
+def test_callers_that_have_gone_leave_nothing_behind(doors: RunningDoors) -> None:
+    check_all_are_served(doors)
+    before = doors.descriptors()
+    for door, words in FIRST_WORDS.items():
+        for _ in range(RIGHTFUL):
+            with doors.reach(door):
+                pass
+            with doors.reach(door) as caller:
+                caller.sendall(words[: len(words) // 2])
+            with doors.reach(door) as caller:
+                caller.sendall(words)
+                assert caller.recv(1)
+    check_all_are_served(doors)
+    await_that(lambda: doors.descriptors() <= before, lambda: f"{doors.descriptors()} after {before}")
+
+
+def test_doors_accept_again_after_a_time_without_descriptors_and_serve_their_callers_meanwhile() -> None:
+    with ExitStack() as opened:
+        app = HttpApp(gate=CallerGate())
+        opened.callback(app.stop)
+        postgres = PostgresServer(KeptRows(), {"operator": TOKEN}, Listen(), gate=CallerGate())
+        opened.callback(postgres.close)
+        grpc = FlightDoor(KeptRows(), lambda token: token == TOKEN, Listen(), gate=CallerGate())
+        opened.callback(grpc.close)
+        native = opened.enter_context(Server(KEYS, gate=CallerGate()))
+        addresses = {
+            "http": app.server.address,
+            "postgres": postgres.address,
+            "flight": grpc.address,
+            "native": native.address,
+        }
+        callers = {door: opened.enter_context(socket.socket()) for door in FIRST_WORDS}
+        known = opened.enter_context(flight.FlightClient(f"grpc://{grpc.address}"))
+        options = flight.FlightCallOptions(
+            headers=[(b"authorization", f"Bearer {TOKEN}".encode())], timeout=SECONDS_MAX
+        )
+        assert len(list(known.list_flights(options=options))) == 3
+        with no_descriptors():
+            for door, caller in callers.items():
+                host, _, port = addresses[door].rpartition(":")
+                caller.settimeout(SECONDS_MAX)
+                caller.connect((host, int(port)))
+                caller.sendall(FIRST_WORDS[door])
+            for _ in range(RIGHTFUL):
+                assert len(list(known.list_flights(options=options))) == 3
+        for door, caller in callers.items():
+            assert caller.recv(1), door
+
+
+@pytest.mark.parametrize("door", ["postgres", "native"])
+def test_a_caller_for_whom_there_is_no_thread_ends_no_door(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, refused = threading.Thread.start, list[str]()
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith(("upriver-postgres-", "upriver-calls")) and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    gate = CallerGate(Places(unauthenticated=1, clients=1))
+    with ExitStack() as opened:
+        postgres = PostgresServer(KeptRows(), {"operator": TOKEN}, Listen(), gate=gate)
+        opened.callback(postgres.close)
+        native = opened.enter_context(
+            Server(KEYS, {Purpose.CALLS: Calls({"status": lambda _: {"epoch": 1}})}, gate=gate)
+        )
+        running = RunningDoors(os.getpid(), {"postgres": postgres.address, "native": native.address})
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with pytest.raises((psycopg.Error, UpriverError)):
+            CALLERS[door](running)
+        assert refused
+        await_that(lambda: CALLERS[door](running))  # its place is free again

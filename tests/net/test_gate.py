@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from descriptors_kit import no_descriptors
 from server_kit import SECONDS_MAX
 
 from upriver.net.gate import UNPROVED_S_MAX, CallerGate, GatedCaller, GatedListener, Places
@@ -81,6 +82,30 @@ def test_listeners_share_the_places_and_get_them_back(opened: ExitStack) -> None
     assert not surplus.admit(Identity.CLIENT)  # its listener has as many as it may
     assert late.admit(Identity.CLIENT)
     assert not ports.caller(one)[1].admit(Identity.CLIENT)
+
+
+def test_without_descriptors_one_stranger_at_a_time_makes_room(opened: ExitStack) -> None:
+    ports = Ports(opened, Places())
+    listener = ports.listener()
+    (oldest, oldest_place), (second, _) = ports.caller(listener), ports.caller(listener)
+    with socket.socket() as rightful:
+        with no_descriptors():
+            rightful.connect(listener.socket.getsockname())
+            assert listener.accept() is None
+            for _ in range(3):
+                with pytest.raises(OSError, match="Too many open files"):
+                    listener.accept()
+            assert [is_cut(each) for each in (oldest, second)] == [True, False]
+            oldest_place.close()
+            served = listener.accept()
+        assert served is not None
+        served.close()
+
+
+def test_the_system_looks_whether_a_caller_s_host_is_there(opened: ExitStack) -> None:
+    ports = Ports(opened, Places())
+    _, place = ports.caller(ports.listener())
+    assert place.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
 def test_callers_without_a_proof_are_dropped_in_time(opened: ExitStack) -> None:

@@ -1,20 +1,19 @@
 """Ingest of streams: from micro-batches to epochs, each row exactly once, whatever is started again or lost."""
 
 import fcntl
-import os
-import resource
 import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from descriptors_kit import no_descriptors
 from ingest_kit import (
     Drive,
     Driver,
@@ -390,31 +389,6 @@ def test_a_job_of_spark_is_work_of_the_attempt(
     ingest.stop()
 
 
-FILES = 2048
-"""That the process may open while it has none left."""
-
-
-@contextmanager
-def all_descriptors() -> Iterator[Callable[[], None]]:
-    """Meanwhile, this process cannot open anything; what it has open goes on. Gives a call that takes freed ones."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken: list[int] = []
-
-    def take() -> None:
-        with suppress(OSError):
-            while True:
-                taken.append(os.dup(0))
-
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, before[1]))
-    try:
-        take()
-        yield take
-    finally:
-        for descriptor in taken:
-            os.close(descriptor)
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
 @pytest.mark.spark
 def test_ingest_is_back_after_a_time_without_descriptors(drive: Drive, source: Source) -> None:
     driver = drive()
@@ -422,7 +396,7 @@ def test_ingest_is_back_after_a_time_without_descriptors(drive: Drive, source: S
     source.put(events(0, 10))
     ingest.drain(in_time)
     late = source.hide(events(10, 20))
-    with all_descriptors() as take:
+    with no_descriptors() as take:
         late.rename(source.directory / "late.parquet")
 
         def was_tried_again() -> bool:
@@ -442,7 +416,7 @@ def test_a_dead_callback_server_is_replaced(
     driver = drive()
     server = spark.sparkContext._gateway._callback_server
     dead = server.thread
-    with socket.socket() as caller, all_descriptors():
+    with socket.socket() as caller, no_descriptors():
         caller.connect(server.server_socket.getsockname())
         dead.join(in_time())
     assert server.thread is dead

@@ -15,6 +15,7 @@ from server_kit import SECONDS_MAX, TOKEN
 from upriver.doors.gateway import Gateway
 from upriver.doors.http.server import HttpServer
 from upriver.ids import Epoch
+from upriver.net.gate import CallerGate
 from upriver.net.server import Listen
 from upriver.options import Tls, Tokens
 from upriver.protocol.freshness import FreshnessReport, TableFreshness
@@ -71,7 +72,7 @@ DAYS = View(
 class HttpApp:
     """Two workers and a coordinator, whose views are :mod:`client_kit`'s and ``days``, and a door."""
 
-    def __init__(self, root: str | None = None, tls: Tls | None = None) -> None:
+    def __init__(self, root: str | None = None, tls: Tls | None = None, gate: CallerGate | None = None) -> None:
         self.coordinator = Coordinator()
         self.evicted: list[Mapping[str, Any]] = []
         self.status_calls = 0
@@ -84,7 +85,7 @@ class HttpApp:
             worker.committed_at = COMMITTED_AT
         self.client = self.cluster.connect()
         self.gateway = Gateway(lambda: self.client, Tokens(operator=TOKEN, reader=READER_TOKEN), root)
-        self.server = HttpServer(self.gateway, Listen(), tls)
+        self.server = HttpServer(self.gateway, Listen(), tls, gate)
 
     def _actions(self) -> Mapping[str, Any]:
         """What the coordinator answers."""

@@ -44,10 +44,15 @@ class ServedConnections:
         self._threads: dict[ByteStream, threading.Thread] = {}
 
     def begin(self, stream: ByteStream, thread: threading.Thread) -> None:
-        """Start the thread that serves this connection, and at its end calls ``end``."""
+        """Start the thread that serves this connection, and at its end calls ``end``. Raises RuntimeError if the system
+        has no thread for it."""
         with self._lock:
             self._threads[stream] = thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            self.end(stream)
+            raise
 
     def end(self, stream: ByteStream) -> None:
         with self._lock:

@@ -38,7 +38,7 @@ class ByteStream:
     def __init__(self, connected: socket.socket) -> None:
         connected.settimeout(None)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _keep_alive(connected)
+        keep_alive(connected)
         self._socket = connected
         self._held = b""
         """Bytes that were read, and not taken yet."""
@@ -194,7 +194,7 @@ class ByteStream:
         return data.data
 
 
-def _keep_alive(connected: socket.socket) -> None:
+def keep_alive(connected: socket.socket) -> None:
     """Make the system notice a host that has gone without closing the connection."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (

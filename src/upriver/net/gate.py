@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Self
 
+from upriver.net.byte_stream import keep_alive
 from upriver.net.handshake import Identity
 
 UNPROVED_S_MAX = 10.0
@@ -79,6 +80,8 @@ class CallerGate:
         """Descriptors."""
         self._admitted: Counter[GatedListener] = Counter()
         """Callers."""
+        self._makes_room: GatedCaller | None = None
+        """The last caller that was dropped for its descriptor, until that is closed."""
 
     @staticmethod
     @cache
@@ -99,12 +102,15 @@ class CallerGate:
             one.cut()
 
     def drop_oldest(self) -> bool:
-        """Drop an unauthenticated caller, for the process has no descriptors left; returns whether there was one."""
+        """Drop an unauthenticated caller, for the process has no descriptors left; returns whether there was one. There
+        is none until the last one that was dropped here has closed."""
         with self._lock:
-            dropped = self._forget_oldest() if self._unproved else None
-        if dropped is not None:
-            dropped.cut()
-        return dropped is not None
+            before = self._makes_room
+            if not self._unproved or (before is not None and before.due_at > self.clock()):
+                return False
+            dropped = self._makes_room = self._forget_oldest()
+        dropped.cut()
+        return True
 
     def _forget_oldest(self) -> "GatedCaller":
         fullest = max(self._unproved, key=lambda listener: len(self._unproved[listener]) * listener.cost)
@@ -143,6 +149,8 @@ class CallerGate:
     def leave(self, caller: "GatedCaller") -> None:
         """The caller has gone. A further call does nothing."""
         with self._lock:
+            if caller is self._makes_room:
+                self._makes_room = None
             if not self._forget(caller) and caller.identity is not None:
                 self._taken[caller.identity] -= caller.listener.cost
                 self._admitted[caller.listener] -= 1
@@ -170,9 +178,12 @@ class GatedListener:
         self.callers_max = callers_max
 
     def accept(self) -> "GatedCaller | None":
-        """The next caller, whose socket does not block; ``None`` if there is none now, or if the process had no
-        descriptor for it: an unauthenticated caller is dropped then. Raises OSError if there is none to drop, or if the
-        listener is closed: try again after ``PAUSE_S``."""
+        """The next caller, whose socket does not block, and ends if its host goes; ``None`` if there is none now, or if
+        the process had no descriptor for it: an unauthenticated caller is dropped then. Call it only when a connection
+        waits: without descriptors the system does not look whether one does.
+
+        Raises OSError if there is none to drop, or if the listener is closed: try again after ``PAUSE_S``.
+        """
         try:
             connected, _ = self.socket.accept()
         except (BlockingIOError, ConnectionAbortedError):  # the caller has gone
@@ -181,7 +192,12 @@ class GatedListener:
             if error.errno in _NO_DESCRIPTORS and self.gate.drop_oldest():
                 return None
             raise
-        connected.setblocking(False)
+        try:
+            connected.setblocking(False)
+            keep_alive(connected)
+        except OSError:  # the caller has gone
+            connected.close()
+            return None
         caller = GatedCaller(connected, self, self.gate.clock() + UNPROVED_S_MAX)
         self.gate.enter(caller)
         return caller

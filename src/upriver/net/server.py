@@ -157,7 +157,11 @@ class Server:
             admitted.stream.limit(SEND_S_MAX, IDLE_S_MAX)
         name = f"upriver-{admitted.purpose}"
         thread = threading.Thread(target=partial(self._serve, admitted), name=name, daemon=True)
-        self._connections.begin(admitted.stream, thread)
+        try:
+            self._connections.begin(admitted.stream, thread)
+        except RuntimeError:  # the caller tries again; the admission goes on
+            admitted.stream.close()
+            admitted.place.leave()
 
     def _serve(self, admitted: AdmittedCaller) -> None:
         """One caller, on a thread of its own."""

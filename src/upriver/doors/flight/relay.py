@@ -8,6 +8,7 @@ shown a token. The door tells the relay of such a call, and names the caller by 
 import selectors
 import socket
 import threading
+import time
 from contextlib import suppress
 
 from upriver.net.gate import PAUSE_S, GatedCaller, GatedListener
@@ -90,6 +91,8 @@ class FlightRelay:
         """By their number."""
         self._silent: set[GatedCaller] = set()
         """Callers that have said nothing yet: they have no relayed connection. Only the relay's thread uses it."""
+        self._accepts_at: float | None = None
+        """When to accept again, monotonic, after the process had no descriptor; ``None``: it accepts."""
         self._selector = selectors.DefaultSelector()
         self._stopping = threading.Event()
         self._waking, self._woken = socket.socketpair()
@@ -123,7 +126,7 @@ class FlightRelay:
         self._selector.register(self._woken, selectors.EVENT_READ)
         try:
             while not self._stopping.is_set():
-                for key, events in self._selector.select(self._listener.seconds_left()):
+                for key, events in self._selector.select(self._seconds_left()):
                     if key.fileobj is listening:
                         self._accept()
                     elif isinstance(key.data, GatedCaller):
@@ -131,6 +134,9 @@ class FlightRelay:
                     elif isinstance(key.data, _RelayedCaller) and self._callers.get(key.data.number) is key.data:
                         self._turn(key.data, key.fileobj, events)  # type: ignore[arg-type]  # we register sockets alone
                 self._listener.drop_late()
+                if self._accepts_at is not None and time.monotonic() >= self._accepts_at:
+                    self._accepts_at = None
+                    self._selector.register(listening, selectors.EVENT_READ)
         finally:
             for silent in list(self._silent):
                 self._end_silent(silent)
@@ -140,11 +146,20 @@ class FlightRelay:
             listening.close()
             self._woken.close()
 
+    def _seconds_left(self) -> float | None:
+        """Seconds until there is something to do, whatever comes."""
+        late_s = self._listener.seconds_left()
+        if self._accepts_at is None:
+            return late_s
+        paused_s = max(0.0, self._accepts_at - time.monotonic())
+        return paused_s if late_s is None else min(paused_s, late_s)
+
     def _accept(self) -> None:
         try:
             caller = self._listener.accept()
-        except OSError:  # there are no descriptors left
-            self._stopping.wait(PAUSE_S)
+        except OSError:  # there are no descriptors left; callers that are relayed do not wait for one
+            self._selector.unregister(self._listener.socket)
+            self._accepts_at = time.monotonic() + PAUSE_S
             return
         if caller is not None:
             self._silent.add(caller)

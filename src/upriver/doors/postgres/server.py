@@ -2,6 +2,7 @@
 
 import secrets
 import select
+import selectors
 import socket
 import ssl
 import threading
@@ -29,6 +30,8 @@ FAREWELL_S_MAX = 1.0
 """Seconds in which a caller must answer the end of TLS."""
 RECEIVE_BYTES = 65_536
 """Bytes that are received at a time."""
+LOOK_S = 1.0
+"""Seconds after which the door looks whether it was closed, where the system does not say so."""
 CLOSE_S_MAX = 5.0
 """Seconds that callers' threads have to end when the door closes."""
 _GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR if hasattr(select, "poll") else 0
@@ -52,6 +55,7 @@ class PostgresServer:
         self._tls = None if tls is None else tls.context()
         self._verifiers = TokenVerifiers(tokens)
         listening = listening_socket(listen.host, listen.port)
+        listening.setblocking(False)
         self._listener = GatedListener(listening, gate, callers_max=CONNECTIONS_MAX)
         self.address = listen.address(listening.getsockname()[1])
         self._lock = threading.Lock()
@@ -68,7 +72,6 @@ class PostgresServer:
             callers = list(self._callers.values())
         with suppress(OSError):
             self._listener.socket.shutdown(socket.SHUT_RDWR)
-        self._listener.socket.close()
         for caller in callers:
             caller.end()
         give_up_at = time.monotonic() + CLOSE_S_MAX
@@ -84,17 +87,19 @@ class PostgresServer:
             caller.session.cancellation.request()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                caller = self._listener.accept()
-            except OSError:
-                if self._is_closed:
-                    return
-                caller = None
-            if caller is None:
-                time.sleep(PAUSE_S)  # too many files are open: callers that wait stay in the backlog
-            else:
-                self._begin(caller)
+        with self._listener.socket as listening, selectors.DefaultSelector() as waiting:
+            waiting.register(listening, selectors.EVENT_READ)
+            while not self._is_closed:
+                if not waiting.select(LOOK_S):
+                    continue
+                try:
+                    caller = self._listener.accept()
+                except OSError:
+                    caller = None
+                if caller is not None:
+                    self._begin(caller)
+                elif not self._is_closed:
+                    time.sleep(PAUSE_S)  # too many files are open: callers that wait stay in the backlog
 
     def _begin(self, place: GatedCaller) -> None:
         with self._lock:
@@ -104,7 +109,11 @@ class PostgresServer:
         if caller is None:
             place.close()
             return
-        caller.thread.start()
+        try:
+            caller.thread.start()
+        except RuntimeError:  # the system has no thread for it
+            place.close()
+            self.forget(caller)
 
     def _new_caller(self, place: GatedCaller) -> "_Caller":
         process = next(number for number in iter(lambda: secrets.randbits(31), -1) if number not in self._callers)
@@ -153,7 +162,6 @@ class _Caller:
         try:
             with suppress(OSError):
                 self._place.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._place.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 self._converse(time.monotonic() + UNPROVED_S_MAX)
             if self.session.cancels is not None:
                 self._server.cancel(*self.session.cancels)
