@@ -10,7 +10,7 @@ from upriver.coordinator.sources import SILENT_S_MAX, STALLED_S, UNANSWERED_S, S
 from upriver.errors import DeclarationError, IngestFailed, UpriverWarning, WaitTimeout
 from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.manifests import Manifest
-from upriver.runtime.source_supervisor import Seen, SourceSupervisor, source_failure
+from upriver.runtime.source_supervisor import END_S_MAX, Seen, SourceSupervisor, source_failure
 from upriver.state.runs import RunInfo
 from upriver.text import render_status
 
@@ -105,10 +105,10 @@ class Heard:
 class World:
     """Tables ``good`` and ``other``. A test makes the turns; the supervisor's own thread makes those of restarts."""
 
-    def __init__(self) -> None:
+    def __init__(self, end_s: float = END_S_MAX) -> None:
         self.clock, self.today = Clock(), Clock(1.7e9)
         self.good, self.other, self.heard = ScriptedIngest(), ScriptedIngest(), Heard()
-        self.supervisor = SourceSupervisor(["good", "other"], self.clock, self.today, look_s=3600.0)
+        self.supervisor = SourceSupervisor(["good", "other"], self.clock, self.today, 3600.0, end_s)
 
     def start(self) -> None:
         self.supervisor.start({"good": self.good, "other": self.other}, self.heard)
@@ -318,6 +318,26 @@ def test_an_attempt_that_hangs_without_a_job_of_spark_is_ended_and_another_begin
     assert told["error"].startswith("its attempt was ended: for 961 s it has finished no batch, and Spark ran no job")
     world.later(1.0)
     assert (world.good.begun, world.other.stopped, world.other.begun) == ([1], [1], [1, 2])
+
+
+def test_the_others_do_not_wait_for_an_attempt_that_does_not_end() -> None:
+    world = World(end_s=0.0)
+    world.start()
+    world.good.now(ended=GOES_AWAY)
+    world.later(0.5)
+    world.later(1.0)
+    world.good.seen, world.other.holds = Seen(2), threading.Event()
+    world.later(STALLED_S + 1)
+    world.good.is_at_work = True
+    world.later(2 * SILENT_S_MAX)
+    world.other.starts = [OSError("the one before goes on")]
+    world.later(1.0)
+    assert (world.states(), world.other.begun, world.other.stopped) == (["stalled", "failed"], [1, 2], [])
+    assert world.supervisor.status()["other"]["error"] == "the one before goes on."
+    world.other.holds.set()
+    world.later(2.0)
+    assert world.other.begun == [1, 2, 3]
+    world.supervisor.stop()
 
 
 def test_a_restart_of_an_attempt_that_does_not_end_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:

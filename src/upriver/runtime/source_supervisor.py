@@ -46,6 +46,8 @@ FIRST_LOOKS_S = 0.05
 """The same until each source has been read through once, so that an app is ready as soon as it can be."""
 RESTART_S_MAX = 60.0
 """At most how many seconds a call for a restart waits until the attempt has begun."""
+END_S_MAX = 5.0
+"""At most how many seconds the other sources wait for the end of an attempt that hangs; it goes on beside them."""
 DROP_S_MAX = 10.0
 """At most how many seconds the end of a source is waited for that has failed at once."""
 
@@ -84,12 +86,13 @@ class SourceListener(Protocol):
 class Ingest(Protocol):
     """One table's way into the lake, in attempts.
 
-    One thread at a time calls ``start`` and ``stop``; any thread may call the others.
+    One thread at a time calls ``start``, and one ``stop``: a start may come while an attempt before it is being ended.
+    Any thread may call the others.
     """
 
     def start(self, attempt: int) -> None:
-        """Begin an attempt and return. An error of this call is the attempt's failure: also that the attempt before,
-        which did not end at ``stop``, has still not ended."""
+        """Begin an attempt and return. An error of this call is the attempt's failure: also that the attempt before is
+        being ended, and has not ended yet."""
 
     def failure_of(self, error: Exception) -> SourceFailure:
         """The failure that an error of ``start`` stands for."""
@@ -168,25 +171,22 @@ class _Supervised:
 
 
 class _Ending:
-    """Ends a source on a thread of its own."""
+    """Ends a source, or its attempt, on a thread of its own."""
 
-    def __init__(self, table: str, source: _Supervised) -> None:
+    def __init__(self, table: str, stop: Callable[[], None]) -> None:
+        self._stop = stop
         self._error: Exception | None = None
-        self._thread = threading.Thread(
-            target=self._run, args=(source,), name=f"upriver-source-end-{table}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name=f"upriver-source-end-{table}", daemon=True)
         self._thread.start()
 
-    def _run(self, source: _Supervised) -> None:
-        assert source.ingest is not None
+    def _run(self) -> None:
         try:
-            with source.acting:
-                source.ingest.stop()
+            self._stop()
         except Exception as error:  # the caller that waits raises it
             self._error = error
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether the source has ended, in so many seconds. Raises the error that has kept it from ending."""
+        """Whether it has ended, in so many seconds. Raises the error that has kept it from ending."""
         self._thread.join(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
         if self._error is not None:
             raise self._error
@@ -196,7 +196,8 @@ class _Ending:
 class SourceSupervisor:
     """All sources of an app. Any thread may call the public methods.
 
-    now: seconds of a clock that never goes back. today: seconds since 1970. look_s: seconds between two looks.
+    now: seconds of a clock that never goes back. today: seconds since 1970. look_s: seconds between two looks. end_s:
+    seconds to wait for the end of an attempt.
     """
 
     def __init__(
@@ -205,10 +206,12 @@ class SourceSupervisor:
         now: Callable[[], float] = time.monotonic,
         today: Callable[[], float] = time.time,
         look_s: float = LOOK_S,
+        end_s: float = END_S_MAX,
     ) -> None:
         self._now = now
         self._today = today
         self._look_s = look_s
+        self._end_s = end_s
         self._batches: dict[str, _CountedBatches] = {}
         """By table in the lake."""
         self._sources: Mapping[str, _Supervised] = {table: _Supervised(self._counts(table)) for table in tables}
@@ -289,7 +292,7 @@ class SourceSupervisor:
         with self._lock:
             source.machine.step(SourceStopped(self._now()))
             if source.ending is None and source.ingest is not None:
-                source.ending = _Ending(table, source)
+                source.ending = _Ending(table, partial(self._end_source, source))
         try:
             if source.ending is not None and not source.ending.wait(seconds):
                 raise WaitTimeout(f"table {table!r}: its source has not ended in {seconds:g} s; drop the table again")
@@ -303,6 +306,12 @@ class SourceSupervisor:
             asked = self._restarts.pop(table, None)
         if asked is not None:
             asked.set()
+
+    @staticmethod
+    def _end_source(source: _Supervised) -> None:
+        assert source.ingest is not None
+        with source.acting:
+            source.ingest.stop()
 
     def restart(self, table: str) -> None:
         """Retry a failed or stalled source now; leave a source alone that runs or is finished.
@@ -494,16 +503,18 @@ class SourceSupervisor:
     def _take(self, table: str, source: _Supervised, event: SourceEvent) -> None:
         """Step by an event, and begin or end an attempt if that follows."""
         with source.acting:
-            self._carry_out(table, source, self._step(source, event))
+            end_s = None if isinstance(event, SourceStopped) else self._end_s
+            self._carry_out(table, source, self._step(source, event), end_s)
 
-    def _carry_out(self, table: str, source: _Supervised, actions: Iterable[SourceAction]) -> None:
+    def _carry_out(self, table: str, source: _Supervised, actions: Iterable[SourceAction], end_s: float | None) -> None:
+        """end_s: seconds to wait for the end of an attempt; ``None``: as many as it takes."""
         assert source.ingest is not None
         unended: Exception | None = None
         for action in actions:
             match action:
                 case EndAttempt():
                     try:
-                        source.ingest.stop()
+                        _Ending(table, source.ingest.stop).wait(end_s)
                     except Exception as error:
                         unended = error
                 case BeginAttempt():

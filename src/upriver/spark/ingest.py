@@ -598,9 +598,9 @@ class StreamIngest:
     def stop(self) -> None:
         """Stop the query, which has a limit; a batch in flight is abandoned and comes again with the next
         attempt."""
-        if self._running is not None:
+        if (running := self._running) is not None:
             try:
                 with unless_stopped(self._rows.sparkSession), self._stopping.of(self._rows.sparkSession):
-                    self._running.query.stop()
+                    running.query.stop()
             finally:
-                self._running.let_go()
+                running.let_go()
