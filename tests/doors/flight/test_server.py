@@ -1,7 +1,9 @@
 """The Arrow Flight door, asked from Python and from Go."""
 
 import json
+import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,16 +16,18 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from doors_kit import ENDLESS, FREED_S_MAX, ROUTES, TOTALS, KeptRows, WatchedRows
+from standby_kit import await_that
 
 from upriver.client.scans import ScanReader
-from upriver.doors.flight.relay import DESCRIPTORS
+from upriver.doors.flight.relay import DESCRIPTORS, UNPROVED_BYTES_MAX, FlightRelay
 from upriver.doors.flight.server import FlightDoor
 from upriver.doors.query_processes import QUERIES_MAX
 from upriver.errors import AccessDenied, Busy, LakeError, WaitTimeout
-from upriver.net.gate import CallerGate, Places
-from upriver.net.server import Listen
+from upriver.net.gate import UNPROVED_S_MAX, CallerGate, GatedListener, Places
+from upriver.net.server import Listen, listening_socket
 
 TOKEN = "s3cret-t0ken"
+CLIENT_S_MAX = 10.0
 GO = Path(__file__).parents[2] / "support" / "flight_go"
 GO_S_MAX = 240.0
 """Seconds in which Go must fetch its modules and build the program."""
@@ -99,6 +103,27 @@ def test_more_callers_than_there_are_places_are_told_to_come_again() -> None:
             assert len(list(first.list_flights(options=BEARER))) == 3
     finally:
         full.close()
+
+
+def test_a_stranger_is_dropped_in_time_also_while_the_server_takes_nothing() -> None:
+    """As gRPC does without descriptors."""
+    now = [0.0]
+    gate = CallerGate(clock=lambda: now[0])
+    with listening_socket("127.0.0.1", 0) as server:
+        listening = listening_socket("127.0.0.1", 0)
+        address = listening.getsockname()
+        relay = FlightRelay(GatedListener(listening, gate, cost=DESCRIPTORS), server.getsockname())
+        try:
+            before = len(os.listdir("/proc/self/fd"))
+            with socket.create_connection(address, CLIENT_S_MAX) as caller:
+                caller.sendall(bytes(UNPROVED_BYTES_MAX))
+                await_that(lambda: len(os.listdir("/proc/self/fd")) == before + DESCRIPTORS)
+                now[0] = UNPROVED_S_MAX
+                socket.create_connection(address, CLIENT_S_MAX).close()  # so that the relay looks at the clock
+                await_that(lambda: len(os.listdir("/proc/self/fd")) == before + 1, seconds=CLIENT_S_MAX)
+                assert caller.fileno() >= 0  # the test's own end is the one that is left
+        finally:
+            relay.stop()
 
 
 def test_without_a_token_nothing_is_told(client: Any) -> None:
