@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import httpx
 import psycopg
@@ -40,6 +41,8 @@ FILES = 512
 RIGHTFUL = 20
 SERVED_MIN = 19
 STRANGERS = 1_000
+LINES_MAX = 20
+"""That a process may write on stderr, whatever strangers do."""
 HEAD = b"GET /v1/views HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
 
 
@@ -74,20 +77,30 @@ class RunningDoors:
 def running(kind: str) -> Iterator[RunningDoors]:
     command = [sys.executable, str(SUPPORT / "door_process.py"), str(FILES), kind]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # the same code as here, wherever that is
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-    assert process.stdin is not None
+    with TemporaryFile("w+") as errors:
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True, env=env)
+        try:
+            yield from _running(process, kind)
+        finally:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.close()
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        errors.seek(0)
+        lines = errors.readlines()
+        assert len(lines) <= LINES_MAX, lines[:LINES_MAX]
+
+
+def _running(process: "subprocess.Popen[str]", kind: str) -> Iterator[RunningDoors]:
     assert process.stdout is not None
     context = ssl.create_default_context(cafile=str(CHAIN)) if kind == "tls" else None
-    try:
-        doors = RunningDoors(process.pid, json.loads(process.stdout.readline()), context)
-        await_that(lambda: doors.get("/readyz", {}).text == "ready\n")
-        yield doors
-        assert process.poll() is None
-    finally:
-        process.stdin.close()
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    doors = RunningDoors(process.pid, json.loads(process.stdout.readline()), context)
+    await_that(lambda: doors.get("/readyz", {}).text == "ready\n")
+    yield doors
+    assert process.poll() is None
 
 
 @pytest.fixture(scope="module")
@@ -277,8 +290,28 @@ FIRST_WORDS: Mapping[str, bytes] = {
 """By door: what a caller without a token says, and gets an answer to."""
 
 
+def client_hello() -> bytes:
+    """The first message of TLS."""
+    said = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        NO_TLS.wrap_bio(ssl.MemoryBIO(), said, server_hostname="localhost").do_handshake()
+    return said.read()
+
+
+def test_strangers_that_break_off_the_handshake_of_tls_leave_nothing_behind(encrypted: RunningDoors) -> None:
+    assert all(asks(encrypted) for asks in CALLERS.values())
+    before = encrypted.descriptors()
+    for door in ("http", "postgres", "flight"):
+        for words in (b"", FIRST_WORDS[door], client_hello()[:7], client_hello()):
+            for _ in range(RIGHTFUL):
+                with encrypted.reach(door) as caller:
+                    caller.sendall(words)
+    assert all(asks(encrypted) for asks in CALLERS.values())
+    await_that(lambda: encrypted.descriptors() <= before, lambda: f"{encrypted.descriptors()} after {before}")
+
+
 def test_callers_that_have_gone_leave_nothing_behind(doors: RunningDoors) -> None:
-    check_all_are_served(doors)
+    assert all(asks(doors) for asks in CALLERS.values())
     before = doors.descriptors()
     for door, words in FIRST_WORDS.items():
         for _ in range(RIGHTFUL):
@@ -289,7 +322,7 @@ def test_callers_that_have_gone_leave_nothing_behind(doors: RunningDoors) -> Non
             with doors.reach(door) as caller:
                 caller.sendall(words)
                 assert caller.recv(1)
-    check_all_are_served(doors)
+    assert all(asks(doors) for asks in CALLERS.values())
     await_that(lambda: doors.descriptors() <= before, lambda: f"{doors.descriptors()} after {before}")
 
 

@@ -8,6 +8,7 @@ password of a Basic handshake. A command, a ticket or an action of Flight SQL go
 
 import base64
 import binascii
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         self._sql = FlightSql(rows)
         self._streams = RowStreams()
         shown = [] if tls is None else [(Path(tls.certificate).read_bytes(), Path(tls.key).read_bytes())]
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it writes a line for each stranger's handshake otherwise
         listening = listening_socket(listen.host, listen.port)
         try:
             super().__init__(
