@@ -15,7 +15,7 @@ ENDLESS = "SELECT count(*) AS n FROM range(1000000) a(i), range(1000000) b(j) WH
 
 
 def task(sql: str, **parameters: object) -> QueryTask:
-    return QueryTask(sql, parameters, "UTC", (), ("t",), False)
+    return QueryTask(sql, parameters, "UTC", (), ("t",))
 
 
 def test_a_process_answers_one_task_after_the_other_until_one_takes_too_long() -> None:
@@ -43,7 +43,7 @@ DRIVER = f"""
 from upriver.doors.query_processes import QueryProcesses
 from upriver.doors.query_program import QueryTask
 def ask(sql):
-    process.answer(QueryTask(sql, {{}}, "UTC", (), (), False), {{}})
+    process.answer(QueryTask(sql, {{}}, "UTC", (), ()), {{}})
 with QueryProcesses().process() as process:
     ask("SELECT 1 AS n")
     print(process._process.pid, flush=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -143,6 +143,8 @@ def execute(
     with cancellation.covers(), processes.process(cancellation) as process:
         evaluation = _Evaluation(process, query, added.macros, cancellation)
         tables = dict(added.tables)
+        if query.accesses:
+            evaluation.check(_without_rows(query, added))
         left = QUERY_BYTES_MAX
         for access in query.accesses:
             route = query.routes[access.view]
@@ -216,11 +218,17 @@ def describe(
 ) -> pa.Schema:
     """Names and types of the answer's columns. parameters: of the types that they will have. Raises as ``execute``."""
     cancellation = cancellation or Cancellation()
-    tables = {name: table.slice(0, 0) for name, table in added.tables.items()}
-    tables |= {view: route.schema.empty_table() for view, route in query.routes.items()}
     with cancellation.covers(), PROCESSES.process(cancellation) as process:
         evaluation = _Evaluation(process, query, added.macros, cancellation)
-        return evaluation.answer(query.sql, _used(query.sql, parameters), tables, is_described=True).schema
+        return evaluation.answer(
+            query.sql, _used(query.sql, parameters), _without_rows(query, added), wants="schema"
+        ).schema
+
+
+def _without_rows(query: ViewQuery, added: DoorTables) -> dict[str, pa.Table]:
+    """The tables of a query, empty."""
+    tables = {name: table.slice(0, 0) for name, table in added.tables.items()}
+    return tables | {view: route.schema.empty_table() for view, route in query.routes.items()}
 
 
 _PARAMETERS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(?P<number>\d+)""")
@@ -289,11 +297,19 @@ class _Evaluation:
     macros: tuple[str, ...]
     cancellation: Cancellation
 
+    def check(self, tables: Mapping[str, pa.Table]) -> None:
+        """Raise UnsupportedSql if the query has what is not allowed, before its rows are read. tables: without rows."""
+        self.answer(self.query.sql, {}, tables, wants="check")
+
     def answer(
-        self, sql: str, parameters: Mapping[str, Any], tables: Mapping[str, pa.Table], is_described: bool = False
+        self,
+        sql: str,
+        parameters: Mapping[str, Any],
+        tables: Mapping[str, pa.Table],
+        wants: Literal["rows", "schema", "check"] = "rows",
     ) -> pa.Table:
-        """The rows of a query in DuckDB, within the bounds; is_described: none of them, but their schema."""
-        task = QueryTask(sql, parameters, self.query.zone, self.macros, tuple(tables), is_described)
+        """The rows of a query in DuckDB, within the bounds, or what else is wanted of it. Raises as ``execute``."""
+        task = QueryTask(sql, parameters, self.query.zone, self.macros, tuple(tables), wants)
         try:
             return self.process.answer(task, tables, is_cancelled=lambda: self.cancellation.is_requested)
         except QueryFault as fault:

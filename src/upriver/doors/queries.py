@@ -32,8 +32,6 @@ QUERY_NODES_MAX = 100_000
 """Nodes of a query's syntax tree."""
 QUERY_DEPTH_MAX = 1_000
 """Levels of a query's syntax tree, as DuckDB has it; a chain of AND or OR is one."""
-TABLE_FUNCTIONS = ("unnest", "generate_series", "range")
-"""Functions that may stand in FROM."""
 SCHEMAS = ("", "public", "main")
 """Schemas in which the views are."""
 
@@ -283,27 +281,18 @@ def _checked(tree: exp.Expr) -> exp.Query:
 
 
 def _tables(query: exp.Query) -> list[exp.Table]:
-    """What the query reads besides its own CTEs. Raises UnsupportedSql for a table function."""
+    """What the query reads besides its own CTEs and functions. Raises UnsupportedSql."""
     try:
         scopes = traverse_scope(query)
     except SqlglotError as error:
         raise UnsupportedSql(f"the query cannot be resolved: {error}") from error
     real = {id(source) for scope in scopes for source in scope.sources.values() if isinstance(source, exp.Table)}
     of_query = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
-    found: list[exp.Table] = []
-    for table in query.find_all(exp.Table):
-        if not isinstance(table.this, exp.Identifier):
-            _check_function(table.this)
-        elif id(table) in real or table.name.lower() not in of_query:
-            found.append(table)
-    return found
-
-
-def _check_function(call: exp.Expr) -> None:
-    name = call.name if isinstance(call, exp.Anonymous) else call.sql("duckdb").partition("(")[0]
-    if name.lower() not in TABLE_FUNCTIONS:
-        listed = ", ".join(TABLE_FUNCTIONS)
-        raise UnsupportedSql(f"{name}(...): a query reads views; the functions that FROM takes are {listed}")
+    return [
+        table
+        for table in query.find_all(exp.Table)
+        if isinstance(table.this, exp.Identifier) and (id(table) in real or table.name.lower() not in of_query)
+    ]
 
 
 # Keys

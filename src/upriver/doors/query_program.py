@@ -18,11 +18,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 from types import MappingProxyType
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import duckdb
 import pyarrow as pa
 import pyarrow.ipc as ipc
+
+from upriver.doors.query_grammar import SERIALIZED, QueryRefused, check_tree
 
 QUERY_ROWS_MAX = 1_000_000
 """Rows of one view that a query reads by a scan, and rows of an answer."""
@@ -30,12 +32,22 @@ QUERY_BYTES_MAX = 256 << 20
 """Bytes of an answer, and of all rows that a query reads."""
 BATCH_ROWS = 65_536
 """Rows of an answer that are fetched at a time."""
+CHECKED_MAX = 64
+"""Checked texts that a process remembers: a query is checked before its rows are read, and again when it runs."""
+CHECKED_CHARS_MAX = 65_536
+"""Characters of a text that is remembered so."""
+TREE_LEVELS_MAX = 20_000
+"""Levels of a query's tree as JSON, which has several for each of the query's."""
 ENGINES_MAX = 4
 """DuckDBs that a process keeps: one for each time zone and door."""
 DUCK_SETTINGS: Mapping[str, Any] = MappingProxyType(
     {
         "enable_external_access": False,
         "python_enable_replacements": False,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "allow_community_extensions": False,
+        "allow_persistent_secrets": False,
         "temp_directory": "",
         "memory_limit": "768MB",
         "threads": 2,
@@ -60,14 +72,15 @@ MEMORY_STATUS = 86
 @dataclass(frozen=True, slots=True)
 class QueryTask:
     """What a process evaluates. parameters: by name. zone: of times. macros: statements that define functions. tables:
-    names of the Arrow tables that follow. is_described: only the schema is wanted."""
+    names of the Arrow tables that follow, the only ones that the query may read. wants: of the answer; ``check`` wants
+    no more than to know that the query is allowed."""
 
     sql: str
     parameters: Mapping[str, Any]
     zone: str
     macros: tuple[str, ...]
     tables: tuple[str, ...]
-    is_described: bool
+    wants: Literal["rows", "schema", "check"] = "rows"
 
 
 class QueryFault(Exception):
@@ -83,6 +96,8 @@ class Engines:
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, tuple[str, ...]], duckdb.DuckDBPyConnection] = {}
+        self._checked: dict[tuple[object, ...], None] = {}
+        """Queries that are allowed, the newest last."""
 
     @contextmanager
     def cursor(self, zone: str, macros: tuple[str, ...] = ()) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -110,19 +125,46 @@ class Engines:
         """The rows of a task, within the bounds. Raises QueryFault."""
         try:
             with self.cursor(task.zone, task.macros) as duck:
+                self._check(duck, task, tables)
+                if task.wants == "check":
+                    return pa.table({})
                 for name, table in tables.items():
                     duck.register(name, table)
                 relation = duck.sql(task.sql, params=dict(task.parameters)) if task.parameters else duck.sql(task.sql)
                 if relation is None:
                     raise QueryFault(NO_ROWS)
                 reader = relation.to_arrow_reader(BATCH_ROWS)
-                if task.is_described:
+                if task.wants == "schema":
                     return reader.schema.empty_table()
                 return pa.Table.from_batches(_bounded(reader), reader.schema)
         except MemoryError:
             raise QueryFault(OUT_OF_MEMORY) from None
         except (duckdb.Error, OSError, pa.ArrowException) as error:  # Arrow's, if it comes while rows are fetched
             raise QueryFault(type(error).__name__, str(error)) from None
+
+    def _check(self, duck: duckdb.DuckDBPyConnection, task: QueryTask, tables: Mapping[str, pa.Table]) -> None:
+        """Raise QueryFault for a query that is not allowed."""
+        columns = {name for table in tables.values() for name in table.schema.names}
+        query = (task.sql, task.macros, task.tables, frozenset(columns))
+        if query in self._checked:
+            return
+        ((tree,),) = duck.execute(SERIALIZED, [task.sql]).fetchall()
+        try:
+            check_tree(json.loads(tree), task.tables, columns, [_macro_name(macro) for macro in task.macros])
+        except QueryRefused as refusal:
+            kind = duckdb.CatalogException if refusal.is_function else duckdb.ParserException
+            raise QueryFault(kind.__name__, str(refusal)) from None
+        except RecursionError:
+            raise QueryFault(duckdb.ParserException.__name__, "the query is nested too deeply") from None
+        if len(task.sql) <= CHECKED_CHARS_MAX:
+            if len(self._checked) >= CHECKED_MAX:
+                self._checked.pop(next(iter(self._checked)))
+            self._checked[query] = None
+
+
+def _macro_name(statement: str) -> str:
+    """The function that a ``CREATE MACRO`` defines."""
+    return statement.partition("(")[0].split()[-1]
 
 
 def _bounded(reader: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -243,6 +285,7 @@ def main() -> None:
     source, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    sys.setrecursionlimit(TREE_LEVELS_MAX)  # of the decoder of JSON
     engines = Engines()
     with engines.cursor("UTC") as duck:
         duck.execute("SELECT 1").fetchall()  # DuckDB's threads are there before the count begins

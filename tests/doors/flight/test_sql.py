@@ -79,6 +79,10 @@ def run(client: Any, query: str, **parameters: pa.Array) -> list[dict[str, Any]]
     return rows
 
 
+def test_the_rows_of_a_function_are_no_view(client: Any) -> None:
+    assert asked(client, "CommandStatementQuery", (1, b"SELECT * FROM range(3)"))["range"].to_pylist() == [0, 1, 2]
+
+
 def test_a_statement_is_described_and_run(client: Any) -> None:
     ROWS.read.clear()
     found = asked(client, "CommandStatementQuery", (1, b"SELECT n, total FROM totals WHERE customer = 'ada'"))

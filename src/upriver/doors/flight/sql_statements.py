@@ -105,7 +105,8 @@ class PreparedStatement:
         is_all = len(columns) == 1 and isinstance(columns[0], exp.Star) and not any(columns[0].args.values())
         if not is_plain or not is_all or self._bound is not None:
             return None
-        return table.name if self._query.routes[table.name].key else None  # without a key, a lookup is cheaper
+        route = self._query.routes.get(table.name)  # of a function there is none
+        return table.name if route is not None and route.key else None  # without a key, a lookup is cheaper
 
     def schema(self) -> pa.Schema:
         """Of the rows. Parameters that are not bound are NULL, of the types that the query shows."""

@@ -15,7 +15,7 @@ from sqlglot import exp
 from upriver.doors.postgres.catalog_columns import COLUMN_NAMES, COLUMNS, RESERVED, RESERVED_BUT_FUNCTIONS
 from upriver.doors.postgres.functions import counted_from_one, own_function, with_column_names
 from upriver.doors.postgres.types import INT2_VECTOR, OID_VECTOR, TYPES, elements_of_text, field_of, is_array
-from upriver.doors.queries import TABLE_FUNCTIONS
+from upriver.doors.query_grammar import TABLE_FUNCTIONS
 from upriver.protocol.lookups import ViewRoute
 
 SERVER_VERSION, SERVER_VERSION_NUMBER = "15.0", "150000"
