@@ -102,7 +102,7 @@ def test_changes_come_as_an_async_iterator(tmp_path: Path) -> None:
     log = WrittenLog(tmp_path / "lake", "rows")
     log.commit(1, [change(("a", 1), "insert", 1)])
     pieces = ChangePieces(Lake(log.root))
-    cluster = Cluster(1, {"change_last": pieces.last}, {"changes": pieces.piece})
+    cluster = Cluster(1, {"change_last": pieces.last}, {"changes": lambda asked, _: pieces.piece(asked)})
     cluster.views["rows"] = View(ViewRoute(("k",), VIEW), [])
 
     async def main() -> None:

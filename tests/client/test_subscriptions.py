@@ -43,7 +43,7 @@ def pieces(log: WrittenLog, request: pytest.FixtureRequest) -> Iterator[ChangePi
 
 @pytest.fixture
 def cluster(pieces: ChangePieces) -> Iterator[Cluster]:
-    running = Cluster(1, {"change_last": pieces.last}, {"changes": pieces.piece})
+    running = Cluster(1, {"change_last": pieces.last}, {"changes": lambda asked, _: pieces.piece(asked)})
     running.views["rows"] = View(ViewRoute(("k",), VIEW), [])
     running.views["no_log"] = View(ViewRoute(("k",), VIEW), [])
     yield running

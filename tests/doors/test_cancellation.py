@@ -16,6 +16,7 @@ from upriver.doors.cancellation import Cancellation, RowReads
 from upriver.doors.execution import execute
 from upriver.doors.queries import ViewQuery
 from upriver.doors.query_processes import QUERIES_MAX, QueryProcesses
+from upriver.doors.shares import Bounds, QueryCaller
 from upriver.errors import Busy, QueryCancelled
 
 
@@ -48,7 +49,8 @@ def test_a_query_of_a_caller_that_hangs_up_leaves_its_place(sql: str) -> None:
                 processes=processes,
             )
         with ExitStack() as places:
-            assert len([places.enter_context(processes.process()) for _ in range(QUERIES_MAX)]) == QUERIES_MAX
+            callers = [Cancellation(caller=QueryCaller(str(number))) for number in range(QUERIES_MAX)]
+            assert len([places.enter_context(processes.process(each)) for each in callers]) == QUERIES_MAX
             gone = Cancellation(lambda: True)
             with gone.covers(), pytest.raises(QueryCancelled), processes.process(gone):
                 pass  # it waits for its turn
@@ -58,7 +60,7 @@ def test_a_query_of_a_caller_that_hangs_up_leaves_its_place(sql: str) -> None:
 
 
 def test_reads_whose_callers_have_gone_are_few_and_may_end_early() -> None:
-    reads, gone, go_on = RowReads(2, wait_s_max=0.0), Cancellation(lambda: True), threading.Event()
+    reads, gone, go_on = RowReads(Bounds(2, 2, 2), wait_s_max=0.0), Cancellation(lambda: True), threading.Event()
     wanted: queue.Queue[bool] = queue.Queue()
 
     def fetch(is_wanted: Callable[[], bool]) -> None:
@@ -69,7 +71,7 @@ def test_reads_whose_callers_have_gone_are_few_and_may_end_early() -> None:
         for _ in range(2):
             with pytest.raises(QueryCancelled):
                 reads.read(fetch, gone)
-    with pytest.raises(Busy, match="2 queries read rows already"):
+    with pytest.raises(Busy, match="waited 0 s for its turn: 2 have one at a time, 2 of one caller: try again soon"):
         reads.read(lambda _: 1, Cancellation())
     go_on.set()
     assert [wanted.get(timeout=SECONDS_MAX) for _ in range(2)] == [False, False]

@@ -14,6 +14,7 @@ from upriver.doors.execution import HeldAnswers, batches_of, describe, execute
 from upriver.doors.queries import ViewQuery
 from upriver.doors.query_processes import QueryProcesses
 from upriver.doors.query_program import QUERY_BYTES_MAX, QUERY_ROWS_MAX, Engines
+from upriver.doors.shares import Bounds
 from upriver.errors import Busy, DeclarationError, RowError, UnknownView, UnsupportedSql
 
 NAMED: list[tuple[str, str, set[tuple[Any, ...]] | None]] = [
@@ -288,10 +289,10 @@ def test_all_views_of_a_query_share_its_bytes() -> None:
 
 
 def test_large_answers_that_wait_for_their_callers_are_bounded() -> None:
-    answers = HeldAnswers(3_000_000)
+    answers = HeldAnswers(Bounds(3_000_000, 3_000_000, 3_000_000))
     large = [pa.table({"x": pa.array(range(150_000), pa.int64())}) for _ in range(3)]
     kept = [answers.held(each) for each in large[:2]]
-    with pytest.raises(Busy, match="answers of 2 MiB wait until their callers read them, and 2 MiB are the most"):
+    with pytest.raises(Busy, match="answers of this caller of 2 MiB wait until they are read, and 2 MiB are the most"):
         answers.held(large[2])
     reading = batches_of(kept.pop())
     large = large[2:]

@@ -3,13 +3,16 @@
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from upriver.doors.cancellation import Cancellation
 from upriver.doors.query_processes import IDLE_MAX, ProcessEnded, QueryProcesses
 from upriver.doors.query_program import QueryFault, QueryTask
+from upriver.doors.shares import QueryCaller
 
 ENDLESS = "SELECT count(*) AS n FROM range(1000000) a(i), range(1000000) b(j) WHERE i + j = 7"
 
@@ -77,7 +80,9 @@ def test_a_query_ends_with_a_driver_that_is_killed() -> None:
 
 def test_few_processes_wait_and_none_outlives_its_driver() -> None:
     processes = QueryProcesses()
-    with processes.process() as one, processes.process() as two, processes.process() as three:
+    callers = [Cancellation(caller=QueryCaller(str(number))) for number in range(3)]
+    with ExitStack() as turns:
+        one, two, three = (turns.enter_context(processes.process(caller)) for caller in callers)
         children = [each._process for each in (one, two, three)]
         assert [child.poll() for child in children] == [None] * 3
     assert sum(child.poll() is None for child in children) == IDLE_MAX

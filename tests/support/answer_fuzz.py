@@ -96,7 +96,7 @@ def calls(routing: Routing) -> Calls:
             "snapshot_read": lambda _: {},
         },
         {"snapshot": lambda asked, _: pa.Table.from_batches([VIEWS[asked["view"]]])},
-        pieces={"changes": lambda _: (position, CHANGES)},
+        pieces={"changes": lambda asked, caller: (position, CHANGES)},
     )
 
 

@@ -7,7 +7,6 @@ made from a checked syntax tree reaches it.
 
 import re
 import signal
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +34,8 @@ from upriver.doors.query_program import (
     QueryFault,
     QueryTask,
 )
-from upriver.errors import Busy, DeclarationError, RowError, UnsupportedSql, WaitTimeout
+from upriver.doors.shares import OWN_CALLER, Bounds, QueryCaller, SharedBytes
+from upriver.errors import DeclarationError, RowError, UnsupportedSql
 from upriver.plan.schemas import EVERYTHING_KEY
 from upriver.protocol.lookups import ViewRoute
 
@@ -47,6 +47,10 @@ _MEMORY_STATUSES = (MEMORY_STATUS, -signal.SIGABRT, -signal.SIGKILL)
 """How a process ends that takes too much memory: by itself, by C++, or by the operating system."""
 ANSWERS_BYTES_MAX = 1 << 30
 """Bytes of large answers in this process that their callers have not read."""
+HOST_ANSWERS_BYTES_MAX = 768 << 20
+"""Of them, those of callers of one host."""
+CALLER_ANSWERS_BYTES_MAX = 512 << 20
+"""Of them, those of one caller."""
 LARGE_BYTES = 65_536
 """Bytes from which an answer is large."""
 DIVISION = "Division by zero"
@@ -132,8 +136,10 @@ def execute(
     added: DoorTables = NO_TABLES,
     cancellation: Cancellation | None = None,
     processes: QueryProcesses = PROCESSES,
+    seconds: float = QUERY_S_MAX,
 ) -> pa.Table:
-    """The answer of a query. parameters: values of ``$1``, ``$2``, ... processes: evaluate it.
+    """The answer of a query. parameters: values of ``$1``, ``$2``, ... cancellation: ends it, and says whose share it
+    takes. processes: evaluate it. seconds: that it may take, once it has its turn.
 
     The rows of each view are as of the end of one epoch. Raises UnsupportedSql for what DuckDB refuses, RowError for an
     expression that fails, DeclarationError for too many rows or keys, WaitTimeout, Busy, QueryCancelled, and the errors
@@ -141,6 +147,7 @@ def execute(
     """
     cancellation = cancellation or Cancellation()
     with cancellation.covers(), processes.process(cancellation) as process:
+        cancellation.limit(seconds)
         evaluation = _Evaluation(process, query, added.macros, cancellation)
         tables = dict(added.tables)
         if query.accesses:
@@ -152,7 +159,8 @@ def execute(
             left -= tables[access.view].nbytes
             if left < 0:
                 raise _too_much(access.view, route.schema)
-        return _ANSWERS.held(evaluation.answer(query.sql, _used(query.sql, parameters), tables))
+        found = evaluation.answer(query.sql, _used(query.sql, parameters), tables)
+        return _ANSWERS.held(found, cancellation.caller)
 
 
 def look_up(
@@ -164,13 +172,14 @@ def look_up(
         return answer.empty_table()
     keys = [key if len(key) > 1 else key[0]]
     with cancellation.covers():
+        cancellation.limit(QUERY_S_MAX)
         found = _READS.read(lambda _: rows.lookup(query.view, keys), cancellation)
     if not found.schema.equals(query.route.schema):
         return None
     if found.num_rows > QUERY_ROWS_MAX or found.nbytes > QUERY_BYTES_MAX:
         raise _too_much(query.view, found.schema)
     columns = [found.column(place) for place in query.columns]
-    return _ANSWERS.held(pa.Table.from_arrays(columns, schema=answer))
+    return _ANSWERS.held(pa.Table.from_arrays(columns, schema=answer), cancellation.caller)
 
 
 def batches_of(answer: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -178,32 +187,22 @@ def batches_of(answer: pa.Table) -> Iterator[pa.RecordBatch]:
     yield from answer.to_batches()
 
 
+_ANSWER_BOUNDS = Bounds(ANSWERS_BYTES_MAX, HOST_ANSWERS_BYTES_MAX, CALLER_ANSWERS_BYTES_MAX)
+
+
 class HeldAnswers:
     """Counts the large answers that are in memory: a caller may let many wait, and read none."""
 
-    def __init__(self, nbytes_max: int = ANSWERS_BYTES_MAX) -> None:
-        self._nbytes_max = nbytes_max
-        self._lock = threading.RLock()  # an answer may become garbage while another is counted
-        self._nbytes = 0
+    def __init__(self, nbytes: Bounds = _ANSWER_BOUNDS) -> None:
+        self._bytes = SharedBytes(nbytes)
 
-    def held(self, answer: pa.Table) -> pa.Table:
+    def held(self, answer: pa.Table, caller: QueryCaller = OWN_CALLER) -> pa.Table:
         """The answer, which counts until it is garbage. Raises Busy if it is one too many."""
         nbytes = answer.nbytes
-        if nbytes < LARGE_BYTES:
-            return answer
-        with self._lock:
-            if self._nbytes + nbytes > self._nbytes_max:
-                raise Busy(
-                    f"answers of {self._nbytes >> 20:,} MiB wait until their callers read them, and "
-                    f"{self._nbytes_max >> 20:,} MiB are the most: try again soon"
-                )
-            self._nbytes += nbytes
-        weakref.finalize(answer, self._forget, nbytes).atexit = False
+        if nbytes >= LARGE_BYTES:
+            self._bytes.take(caller, nbytes)
+            weakref.finalize(answer, self._bytes.give_back, caller, nbytes).atexit = False
         return answer
-
-    def _forget(self, nbytes: int) -> None:
-        with self._lock:
-            self._nbytes -= nbytes
 
 
 _ANSWERS = HeldAnswers()
@@ -219,6 +218,7 @@ def describe(
     """Names and types of the answer's columns. parameters: of the types that they will have. Raises as ``execute``."""
     cancellation = cancellation or Cancellation()
     with cancellation.covers(), PROCESSES.process(cancellation) as process:
+        cancellation.limit(QUERY_S_MAX)
         evaluation = _Evaluation(process, query, added.macros, cancellation)
         return evaluation.answer(
             query.sql, _used(query.sql, parameters), _without_rows(query, added), wants="schema"
@@ -310,8 +310,11 @@ class _Evaluation:
     ) -> pa.Table:
         """The rows of a query in DuckDB, within the bounds, or what else is wanted of it. Raises as ``execute``."""
         task = QueryTask(sql, parameters, self.query.zone, self.macros, tuple(tables), wants)
+        self.cancellation.check()
         try:
-            return self.process.answer(task, tables, is_cancelled=lambda: self.cancellation.is_requested)
+            return self.process.answer(
+                task, tables, self.cancellation.seconds_left, lambda: self.cancellation.is_requested
+            )
         except QueryFault as fault:
             raise _translated(fault, self.process.memory, self.query.routes) from getattr(
                 duckdb, fault.kind, duckdb.Error
@@ -319,9 +322,7 @@ class _Evaluation:
         except ProcessEnded as ended:
             self.cancellation.check()
             if ended.is_late:
-                raise WaitTimeout(
-                    f"the query took longer than {QUERY_S_MAX:g} s: name keys, or read fewer rows"
-                ) from None
+                raise self.cancellation.late() from None
             if ended.status in _MEMORY_STATUSES:
                 raise _too_much_memory(self.process.memory) from ended
             raise UnsupportedSql(

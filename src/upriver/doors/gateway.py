@@ -27,10 +27,12 @@ from upriver.doors.parameters import with_values
 from upriver.doors.queries import ViewQuery
 from upriver.doors.query_processes import QUERY_S_MAX
 from upriver.doors.river import RiverFeed
+from upriver.doors.shares import OWN_CALLER, QueryCaller
 from upriver.errors import DeclarationError
 from upriver.lake.address import Root
 from upriver.lake.lake import Lake
 from upriver.net.handshake import Role
+from upriver.net.server import Caller
 from upriver.options import Tokens
 from upriver.plan.explain import render
 from upriver.plan.types import spark_name
@@ -127,21 +129,28 @@ class Gateway:
         """What queries read. scan_s: seconds in which a scan must have been read."""
         return ClientRows(self._connected, self.store, scan_s)
 
-    def query(self, sql: str, parameters: pa.RecordBatch, timeout: float = QUERY_S_MAX) -> pa.Table:
+    def query(
+        self,
+        sql: str,
+        parameters: pa.RecordBatch,
+        timeout: float = QUERY_S_MAX,
+        caller: QueryCaller = OWN_CALLER,
+    ) -> pa.Table:
         """The answer of a SELECT in Spark's SQL over views. parameters: as ``with_values`` takes them. timeout: seconds
-        after which its caller has given it up.
+        after which its caller has given it up. caller: whose share it takes.
 
         The rows of each view are as of the end of one epoch. Raises as ``execute`` does."""
         give_up_at = time.monotonic() + timeout
-        rows, cancellation = self.rows(), Cancellation(lambda: time.monotonic() >= give_up_at)
+        rows, cancellation = self.rows(), Cancellation(lambda: time.monotonic() >= give_up_at, caller)
         query = ViewQuery.of(with_spark_names(with_values(sql, parameters)), rows.routes())
         return execute(query, rows, cancellation=cancellation)
 
-    def query_piece(self, asked: Mapping[str, Any]) -> tuple[Mapping[str, Any], pa.RecordBatch]:
+    def query_piece(self, asked: Mapping[str, Any], caller: Caller) -> tuple[Mapping[str, Any], pa.RecordBatch]:
         """The same for a client: ``sql``, ``timeout_s`` and ``parameters``, as :func:`.query_fields` gives them; the
         answer is one batch with a stream of Arrow's, since each query has columns of its own."""
         timeout = seconds("timeout_s", asked["timeout_s"])
-        found = self.query(str(asked["sql"]), parameters_from_json(asked["parameters"]), timeout)
+        share = QueryCaller(caller.host, "" if caller.role is None else caller.role.name)
+        found = self.query(str(asked["sql"]), parameters_from_json(asked["parameters"]), timeout, share)
         return {}, answer_as_batch(found)
 
     def changes(self) -> ChangeFeed:

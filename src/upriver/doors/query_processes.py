@@ -16,16 +16,27 @@ from contextlib import contextmanager, suppress
 import duckdb
 import pyarrow as pa
 
-from upriver.doors.cancellation import LOOK_S, Cancellation
+from upriver.doors.cancellation import Cancellation
 from upriver.doors.query_program import OUT_OF_MEMORY, QueryFault, QueryTask, received_answer, send_task
-from upriver.errors import Busy, ClusterError
+from upriver.doors.shares import LOOK_S, Bounds, FairTurns
+from upriver.errors import ClusterError
 
 PROCESS_BYTES_MAX = 1 << 30
 """Bytes of memory that a process may take beyond what it has when idle (about 100 MB). Linux keeps the count."""
 QUERY_S_MAX = 60.0
-"""Seconds that one evaluation may take, and that a query waits for its turn."""
+"""Seconds that a query may take once it has its turn, and that it waits for its turn."""
 QUERIES_MAX = 4
 """Queries under way at a time, each with a process and the rows that it reads."""
+HOST_QUERIES_MAX = 3
+"""Of them, those of callers of one host."""
+CALLER_QUERIES_MAX = 2
+"""Of them, those of one caller."""
+WAITING_MAX = 128
+"""Queries that wait for their turn."""
+HOST_WAITING_MAX = 64
+"""Of them, those of callers of one host."""
+CALLER_WAITING_MAX = 32
+"""Of them, those of one caller."""
 IDLE_MAX = 2
 """Processes that wait for the next query."""
 END_S_MAX = 5.0
@@ -121,20 +132,25 @@ class QueryProcess:
 
 
 class QueryProcesses:
-    """All of this process: a few at a time, and fewer that wait."""
+    """All of this process: a few at a time, shared by callers, and fewer that wait for the next query."""
 
-    def __init__(self, memory: int = PROCESS_BYTES_MAX) -> None:
-        """memory: bytes that each process may take."""
+    def __init__(self, memory: int = PROCESS_BYTES_MAX, wait_s_max: float = QUERY_S_MAX) -> None:
+        """memory: bytes that each process may take. wait_s_max: seconds that a query waits for its turn."""
         self.memory = memory
-        self._turns = threading.BoundedSemaphore(QUERIES_MAX)
+        self._turns = FairTurns(
+            Bounds(QUERIES_MAX, HOST_QUERIES_MAX, CALLER_QUERIES_MAX),
+            Bounds(WAITING_MAX, HOST_WAITING_MAX, CALLER_WAITING_MAX),
+            wait_s_max,
+        )
         self._lock = threading.Lock()
         self._idle: list[QueryProcess] = []
 
     @contextmanager
     def process(self, cancellation: Cancellation | None = None) -> Iterator[QueryProcess]:
-        """For one query. cancellation: of that query. Raises Busy if there are too many at a time, QueryCancelled."""
-        if not (cancellation or Cancellation()).acquire(self._turns, QUERY_S_MAX):
-            raise Busy(f"{QUERIES_MAX} queries are under way already: try again soon")
+        """For one query. cancellation: of that query, and whose share it takes. Raises Busy if there is no turn for it,
+        QueryCancelled."""
+        cancellation = cancellation or Cancellation()
+        turn = self._turns.take(cancellation.caller, cancellation.check)
         try:
             with self._lock:
                 process = self._idle.pop() if self._idle else None
@@ -144,7 +160,7 @@ class QueryProcesses:
             finally:
                 self._put_back(process)
         finally:
-            self._turns.release()
+            self._turns.end(turn)
 
     def _put_back(self, process: QueryProcess) -> None:
         with self._lock:

@@ -69,6 +69,11 @@ class Caller:
     traffic: Traffic
     role: Role | None
 
+    @property
+    def host(self) -> str:
+        """The address that it comes from, without the port."""
+        return self.stream.peer.rpartition(":")[0]
+
 
 class Service(Protocol):
     """Serves callers of one purpose."""
@@ -188,8 +193,8 @@ Action = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """JSON object in, JSON object out. An UpriverError goes to the caller."""
 Get = Callable[[Mapping[str, Any], int], pa.Table]
 """JSON object and first row in, the whole table out: the same table at each pull of the same get."""
-Piece = Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], pa.RecordBatch | None]]
-"""JSON object in; JSON object and perhaps rows out, as much as one answer may have."""
+Piece = Callable[[Mapping[str, Any], Caller], tuple[Mapping[str, Any], pa.RecordBatch | None]]
+"""JSON object and its caller in; JSON object and perhaps rows out, as much as one answer may have."""
 
 
 class Calls:
@@ -209,12 +214,12 @@ class Calls:
         self._pieces = dict(pieces)
 
     def serve(self, caller: Caller) -> None:
-        answer_all(Line(caller.stream, CALL_TERMS, caller.traffic), partial(self._answer, caller.role))
+        answer_all(Line(caller.stream, CALL_TERMS, caller.traffic), partial(self._answer, caller))
 
     def stop(self) -> None:
         """Do nothing: calls under way end with their connections."""
 
-    def _answer(self, role: Role | None, question: Frame) -> tuple[Mapping[str, Any], pa.RecordBatch | None]:
+    def _answer(self, caller: Caller, question: Frame) -> tuple[Mapping[str, Any], pa.RecordBatch | None]:
         head = question.head
         fields = head.get("fields", {})
         if not isinstance(fields, dict):
@@ -223,10 +228,10 @@ class Calls:
             get, first = _named(self._gets, "get", head["get"]), whole("from", head.get("from", 0))
             return _rows(str(head["get"]), get(fields, first), first)
         if "piece" in head:
-            told, rows = _named(self._pieces, "piece", head["piece"])(fields)
+            told, rows = _named(self._pieces, "piece", head["piece"])(fields, caller)
             return {"view": str(head["piece"]), "answer": dict(told)}, rows
         action = _named(self._actions, "action", head.get("act"))
-        if head["act"] in self._operations and role is not Role.OPERATOR:
+        if head["act"] in self._operations and caller.role is not Role.OPERATOR:
             raise AccessDenied(
                 f"{head['act']!r} needs the operator's token, app.token; this client has shown the reader's, which "
                 "opens lookups, scans, changes, status and explain"

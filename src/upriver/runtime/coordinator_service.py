@@ -25,7 +25,7 @@ from upriver.lake.scan import LakeScan, TableScan, ViewScan, scan_key
 from upriver.net.channel import ChannelEnd, Channels, Receiver
 from upriver.net.codec import decode_from_worker, encode_message
 from upriver.net.handshake import HandshakeKeys, Purpose
-from upriver.net.server import Action, Calls, Listen, Piece, Server, Service
+from upriver.net.server import Action, Caller, Calls, Listen, Piece, Server, Service
 from upriver.net.wire import Message
 from upriver.plan.explain import explain
 from upriver.plan.plan import DataflowPlan, TableSpec
@@ -325,7 +325,7 @@ class CoordinatorService:
         self.plan_of(str(asked["view"]))
         return {"root": str(self._root)}
 
-    def _changes(self, asked: Mapping[str, Any]) -> tuple[Mapping[str, Any], pa.RecordBatch | None]:
+    def _changes(self, asked: Mapping[str, Any], _: Caller) -> tuple[Mapping[str, Any], pa.RecordBatch | None]:
         self.plan_of(str(asked["view"]))
         return self._pieces.piece(asked)
 

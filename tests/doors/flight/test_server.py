@@ -21,7 +21,7 @@ from standby_kit import await_that
 from upriver.client.scans import ScanReader
 from upriver.doors.flight.relay import DESCRIPTORS, UNPROVED_BYTES_MAX, FlightRelay
 from upriver.doors.flight.server import FlightDoor
-from upriver.doors.query_processes import QUERIES_MAX
+from upriver.doors.query_processes import CALLER_QUERIES_MAX, QUERIES_MAX
 from upriver.errors import AccessDenied, Busy, LakeError, WaitTimeout
 from upriver.net.gate import UNPROVED_S_MAX, CallerGate, GatedListener, Places
 from upriver.net.server import Listen, listening_socket
@@ -240,9 +240,9 @@ def test_queries_of_callers_that_are_killed_or_give_up_leave_their_places() -> N
     ticket = json.dumps({"query": ENDLESS})
     in_time = flight.FlightCallOptions(headers=BEARER_HEADERS, timeout=FREED_S_MAX)
     impatient = flight.FlightCallOptions(headers=BEARER_HEADERS, timeout=0.5)
-    asking = subprocess.Popen([sys.executable, "-c", ASK, watched.address, TOKEN, ticket, str(QUERIES_MAX)])
+    asking = subprocess.Popen([sys.executable, "-c", ASK, watched.address, TOKEN, ticket, str(CALLER_QUERIES_MAX)])
     try:
-        assert all(rows.begun.acquire(timeout=FREED_S_MAX) for _ in range(QUERIES_MAX))
+        assert all(rows.begun.acquire(timeout=FREED_S_MAX) for _ in range(CALLER_QUERIES_MAX))
         asking.kill()
         with flight.FlightClient(f"grpc://{watched.address}") as opened:
             counted = flight.Ticket(b'{"query": "SELECT count(*) AS n FROM totals"}')

@@ -15,6 +15,7 @@ from upriver.doors.postgres.cursors import SessionCursors
 from upriver.doors.postgres.statements import PreparedQuery, SessionSettings, split
 from upriver.doors.queries import ViewQuery, parsed
 from upriver.doors.query_processes import PROCESSES, QUERIES_MAX
+from upriver.doors.shares import QueryCaller
 from upriver.errors import QueryCancelled
 
 SMALL = pa.table({"k": pa.array([1, 2, None], pa.int8()), "v": pa.array([1.5, None, 2.5])})
@@ -33,8 +34,8 @@ def prepared(text: str, oids: Sequence[int] = ()) -> PreparedQuery:
 def no_place() -> Iterator[None]:
     """All places for processes are taken."""
     with ExitStack() as taken:
-        for _ in range(QUERIES_MAX):
-            taken.enter_context(PROCESSES.process(Cancellation()))
+        for number in range(QUERIES_MAX):
+            taken.enter_context(PROCESSES.process(Cancellation(caller=QueryCaller(str(number)))))
         yield
 
 

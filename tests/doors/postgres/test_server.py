@@ -18,7 +18,7 @@ from doors_kit import ENDLESS, FREED_S_MAX, KeptRows, WatchedRows
 from postgres_kit import PASSWORD, asking_to_cancel, startup
 
 from upriver.doors.postgres.server import PostgresServer
-from upriver.doors.query_processes import QUERIES_MAX
+from upriver.doors.query_processes import CALLER_QUERIES_MAX, QUERIES_MAX
 from upriver.net.gate import CallerGate, Places
 from upriver.net.server import Listen
 
@@ -37,9 +37,9 @@ def door() -> Iterator[PostgresServer]:
     running.close()
 
 
-def connected(door: PostgresServer, password: str = PASSWORD) -> "psycopg.Connection[Any]":
+def connected(door: PostgresServer, password: str = PASSWORD, user: str = "reader") -> "psycopg.Connection[Any]":
     host, _, port = door.address.rpartition(":")
-    return psycopg.connect(f"host={host} port={port} user=reader dbname=upriver password={password}", autocommit=True)
+    return psycopg.connect(f"host={host} port={port} user={user} dbname=upriver password={password}", autocommit=True)
 
 
 def test_psycopg_gets_rows_of_keys_by_parameters(door: PostgresServer) -> None:
@@ -147,7 +147,7 @@ def test_queries_of_closed_connections_leave_their_places() -> None:
     rows = WatchedRows()
     watched = PostgresServer(rows, {"operator": PASSWORD}, Listen("127.0.0.1", 0))
     try:
-        callers = [connected(watched) for _ in range(QUERIES_MAX)]
+        callers = [connected(watched) for _ in range(CALLER_QUERIES_MAX)]
         for caller in callers:
             caller.pgconn.send_query(ENDLESS.encode())
         assert all(rows.begun.acquire(timeout=FREED_S_MAX) for _ in callers)
@@ -156,6 +156,25 @@ def test_queries_of_closed_connections_leave_their_places() -> None:
         with connected(watched) as connection, ThreadPoolExecutor(1) as asking:
             counted = asking.submit(connection.execute, "SELECT count(*) FROM totals")
             assert counted.result(timeout=FREED_S_MAX).fetchall() == [(4,)]
+    finally:
+        watched.close()
+
+
+def test_long_queries_of_one_user_do_not_hold_up_another_s() -> None:
+    rows = WatchedRows()
+    watched = PostgresServer(rows, {"operator": PASSWORD}, Listen("127.0.0.1", 0))
+    try:
+        callers = [connected(watched, user="patient") for _ in range(QUERIES_MAX)]
+        for caller in callers:
+            caller.pgconn.send_query(ENDLESS.encode())
+        assert all(rows.begun.acquire(timeout=FREED_S_MAX) for _ in range(CALLER_QUERIES_MAX))
+        with connected(watched, user="other") as connection:
+            for _ in range(3):
+                assert connection.execute("SELECT count(*) FROM totals").fetchall() == [(4,)]
+        for caller in callers:
+            caller.pgconn.consume_input()
+            assert caller.pgconn.is_busy()
+            caller.close()
     finally:
         watched.close()
 

@@ -27,6 +27,7 @@ from upriver.doors.flight.streams import RowStreams
 from upriver.doors.flight.tickets import RowsTicket
 from upriver.doors.gateway import Gateway
 from upriver.doors.queries import ViewQuery
+from upriver.doors.shares import QueryCaller
 from upriver.errors import DeclarationError
 from upriver.net.gate import CallerGate, GatedListener
 from upriver.net.server import LOOPBACK, Listen, listening_socket
@@ -226,7 +227,13 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
 def _cancellation(context: Any) -> Cancellation:
     """Ends the query of a call when its caller cancels it, or hangs up. context: of a call that is not over."""
-    return Cancellation(context.is_cancelled)
+    return Cancellation(context.is_cancelled, _caller(context.peer()))
+
+
+def _caller(peer: str) -> QueryCaller:
+    """A connection, which all calls of a client share. peer: as gRPC has it, ``ipv4:127.0.0.1:50000``."""
+    host, _, port = peer.rpartition(":")
+    return QueryCaller(host, port)
 
 
 def _info(descriptor: Any, ticket: bytes, schema: pa.Schema) -> Any:

@@ -10,11 +10,13 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from upriver.doors.cancellation import Cancellation
 from upriver.doors.doors import cannot_listen
 from upriver.doors.execution import QueryRows
 from upriver.doors.gateway import Gateway
 from upriver.doors.postgres.scram import TokenVerifiers
 from upriver.doors.postgres.session import PostgresSession
+from upriver.doors.shares import QueryCaller
 from upriver.net.gate import PAUSE_S, UNPROVED_S_MAX, CallerGate, GatedCaller, GatedListener
 from upriver.net.handshake import Identity
 from upriver.net.server import Listen, listening_socket
@@ -138,7 +140,8 @@ class _Caller:
         tls: ssl.SSLContext | None,
     ) -> None:
         self.process, self.secret = process, secrets.randbits(32)
-        self.session = PostgresSession(rows, verifiers, process, self.secret, self._has_gone, needs_tls=tls is not None)
+        cancellation = Cancellation(self._has_gone, QueryCaller(_host_of(place.socket)))
+        self.session = PostgresSession(rows, verifiers, process, self.secret, cancellation, needs_tls=tls is not None)
         self.thread = threading.Thread(target=self._serve, name=f"upriver-postgres-{process}", daemon=True)
         self._server = server
         self._place = place
@@ -209,6 +212,13 @@ class _Caller:
     def _send(self, piece: bytes) -> None:
         self._place.socket.settimeout(SEND_S_MAX)
         self._place.socket.sendall(piece)
+
+
+def _host_of(connection: socket.socket) -> str:
+    """The address that a caller comes from; empty if it has gone."""
+    with suppress(OSError):
+        return str(connection.getpeername()[0])
+    return ""
 
 
 def serve(gateway: Gateway, listen: Listen, tls: Tls | None) -> PostgresServer:

@@ -5,7 +5,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import duckdb
@@ -59,6 +59,8 @@ from upriver.errors import (
 _LOG = logging.getLogger("upriver.postgres")
 STATEMENTS_MAX = 1_000
 """Prepared statements of one session."""
+USER_CHARS_MAX = 63
+"""Characters of a user's name that tell a host's callers apart."""
 PORTALS_MAX = 100
 """Portals of one session."""
 _TOLD = (
@@ -173,8 +175,9 @@ class Prepared:
 
 
 class PostgresSession:
-    """One caller. process, secret: what the caller must show to cancel its query from another connection. has_gone:
-    whether the caller has hung up. needs_tls: a caller must ask for TLS before anything else."""
+    """One caller. process, secret: what the caller must show to cancel its query from another connection. cancellation:
+    of its queries; its caller is named once the caller is known. needs_tls: a caller must ask for TLS before anything
+    else."""
 
     def __init__(
         self,
@@ -182,11 +185,11 @@ class PostgresSession:
         verifiers: TokenVerifiers,
         process: int,
         secret: int,
-        has_gone: Callable[[], bool] = lambda: False,
+        cancellation: Cancellation | None = None,
         *,
         needs_tls: bool = False,
     ) -> None:
-        self.cancellation = Cancellation(has_gone)
+        self.cancellation = cancellation or Cancellation()
         self.awaits_tls = False
         """Whether the next bytes are those of the handshake of TLS, which are not for this session."""
         self._needs_tls = needs_tls
@@ -255,6 +258,7 @@ class PostgresSession:
             raise WireError("28000", "no user is given: any name will do, and the password is the app's token", True)
         if told.get("replication", "false").lower() not in ("false", "off", "0", "no"):
             raise WireError("0A000", "there is no replication here", is_fatal=True)
+        self.cancellation.caller = replace(self.cancellation.caller, name=told["user"][:USER_CHARS_MAX])
         self._settings = SessionSettings({"application_name": told.get("application_name", "")})
         self._reader.start()
         unknown = [name for name in told if name.startswith("_pq_.")]
@@ -274,7 +278,8 @@ class PostgresSession:
 
     def _prove_final(self, message: WireMessage) -> Iterator[bytes]:
         body = _password(message)
-        _, proof = self._exchange.final(body.rest())
+        token, proof = self._exchange.final(body.rest())
+        self.cancellation.caller = replace(self.cancellation.caller, name=f"{token} {self.cancellation.caller.name}")
         self._reader.trust()
         self.is_trusted = True
         self._settings.take_zone(self._rows.routes())
