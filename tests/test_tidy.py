@@ -504,7 +504,7 @@ CALLED_BY_OTHERS = {
     for names in (
         # Arrow Flight, uvicorn, Spark, pytest, io
         "start_call sending_headers",
-        "connection_made data_received connection_lost",
+        "next_event send_400_response",
         "streamReader initialOffset getDefaultReadLimit reportLatestOffset prepareForTriggerAvailableNow",
         "pytest_configure pytest_runtest_protocol pytest_unconfigure",
         "readinto seekable",

@@ -1,5 +1,6 @@
 """Trust at the HTTP door: tokens, roles, sessions, other sites, and limits."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -19,6 +20,7 @@ from soak import examples
 from upriver.doors.http import application
 from upriver.doors.http.guard import is_loopback
 from upriver.doors.http.messages import BODY_BYTES_MAX
+from upriver.doors.http.refusals import LINGER_BYTES_MAX, LingeringTransport
 from upriver.doors.http.sessions import SESSION_S_MAX, SESSIONS_MAX, BrowserSessions
 from upriver.net.handshake import Role
 
@@ -174,6 +176,102 @@ def test_a_body_that_is_too_long_is_refused_unread(app: HttpApp) -> None:
         assert untold.status_code == 413
     with app.caller({}) as anonymous:
         assert anonymous.post("/login", content=b"token=" + b"x" * 9_000).status_code == 413
+
+
+LOOKUP = f"POST /v1/views/planes/lookup HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+LARGE = b" " * (5 << 20)
+PIECE = b"%x\r\n%b\r\n" % (len(LARGE), LARGE)
+REFUSED: Mapping[str, tuple[bytes, int, str]] = {
+    "a body whose length is told": (
+        f"{LOOKUP}Content-Length: {len(LARGE)}\r\n\r\n".encode() + LARGE,
+        413,
+        "a body has at most",
+    ),
+    "a body in pieces": (
+        f"{LOOKUP}Transfer-Encoding: chunked\r\n\r\n".encode() + PIECE,
+        413,
+        "a body has at most",
+    ),
+    "a login": (
+        b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE,
+        413,
+        "a body has at most",
+    ),
+    "a long path": (
+        b"GET /" + b"a" * 120_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        431,
+        "a request's head, its path, query and headers, has at most 65,536 bytes",
+    ),
+    "many headers": (
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 20_000 + b"\r\n",
+        431,
+        "a request's head",
+    ),
+    "a head without an end": (
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * (1 << 20),
+        431,
+        "a request's head",
+    ),
+    "a head with a body": (
+        f"{LOOKUP}X: {'y' * 120_000}\r\nContent-Length: {len(LARGE)}\r\n\r\n".encode() + LARGE,
+        431,
+        "a request's head",
+    ),
+    "no request": (b"\x16\x03\x01\x02\x00\r\n\r\n" + LARGE, 400, "this is no request of HTTP/1.1"),
+    "a malformed piece": (
+        f"{LOOKUP}Transfer-Encoding: chunked\r\n\r\nzz\r\n".encode() + LARGE,
+        400,
+        "this is no request of HTTP/1.1",
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", REFUSED)
+def test_a_refusal_is_delivered_whole_to_a_client_that_sends_all_first(app: HttpApp, asked: str) -> None:
+    sent, status, text = REFUSED[asked]
+    host, _, port = app.server.address.partition(":")
+    with socket.create_connection((host, int(port)), SECONDS_MAX) as raw:
+        raw.sendall(sent)
+        head, _, body = b"".join(iter(lambda: raw.recv(1 << 16), b"")).partition(b"\r\n\r\n")
+    assert head.split(b" ")[1] == str(status).encode()
+    assert b"connection: close" in head.lower()
+    assert text in json.loads(body)["detail"]
+
+
+def test_what_a_refused_client_sends_further_is_read_up_to_a_limit(app: HttpApp) -> None:
+    host, _, port = app.server.address.partition(":")
+    sent = 0
+    with socket.create_connection((host, int(port)), SECONDS_MAX) as raw:
+        raw.sendall(REFUSED["a long path"][0])
+        assert raw.recv(1 << 16).startswith(b"HTTP/1.1 431")
+        with suppress(ConnectionError):
+            while sent < 2 * LINGER_BYTES_MAX:
+                sent += raw.send(LARGE)
+    assert sent < 2 * LINGER_BYTES_MAX
+
+
+class _Lost(asyncio.Protocol):
+    def __init__(self, ended: asyncio.Future[None]) -> None:
+        self._ended = ended
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended.set_result(None)
+
+
+def test_a_connection_lingers_for_a_few_seconds() -> None:
+    async def answered(ours: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        transport, _ = await loop.create_connection(lambda: _Lost(ended), sock=ours)
+        lingering = LingeringTransport(transport, loop, lambda: True, seconds=0.01)
+        lingering.write(b"no")
+        lingering.close()
+        await asyncio.wait_for(ended, SECONDS_MAX)
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        asyncio.run(answered(ours))
+        assert theirs.recv(16) == b"no"
 
 
 def test_more_requests_than_there_is_room_for_are_told_to_come_again(app: HttpApp) -> None:

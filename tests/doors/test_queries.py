@@ -1,19 +1,21 @@
 """Queries over views: the keys that are looked up, the answers, and what is refused."""
 
 import datetime
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from doors_kit import KEYS, KeptRows
+from doors_kit import KEYS, NO_TEXTS, ODD_ROWS, KeptRows
+from sqlglot import exp
 
 from upriver.doors import execution
 from upriver.doors.execution import HeldAnswers, batches_of, describe, execute
 from upriver.doors.queries import ViewQuery
 from upriver.doors.query_processes import QueryProcesses
-from upriver.doors.query_program import QUERY_BYTES_MAX, QUERY_ROWS_MAX, Engines
+from upriver.doors.query_program import QUERY_BYTES_MAX, QUERY_ROWS_MAX, Engines, not_utf8
 from upriver.doors.shares import Bounds
 from upriver.errors import Busy, DeclarationError, RowError, UnknownView, UnsupportedSql
 
@@ -274,10 +276,8 @@ def test_a_query_takes_no_more_memory_than_it_may(text: str, few_bytes: QueryPro
     with pytest.raises(DeclarationError, match="needs more than 128 MiB of memory: read fewer rows"):
         execute(ViewQuery.parse(text, "postgres", rows.routes()), rows, processes=few_bytes)
     small = "SELECT repeat('ab', 3) || printf('%03d', n) AS x FROM everything"
-    assert execute(ViewQuery.parse(small, "postgres", rows.routes()), rows)["x"].to_pylist() == [
-        "ababab010",
-        "ababab020",
-    ]
+    found = execute(ViewQuery.parse(small, "postgres", rows.routes()), rows)
+    assert found["x"].to_pylist() == ["ababab010", "ababab020"]
 
 
 def test_all_views_of_a_query_share_its_bytes() -> None:
@@ -341,3 +341,53 @@ def test_a_text_that_is_no_number_is_not_rounded_to_one(dialect: str) -> None:
 
 def test_a_decimal_without_digits_is_sparks() -> None:
     assert "DECIMAL(10, 0)" in ViewQuery.parse("SELECT CAST(1.6 AS DECIMAL)", "spark", {}).sql
+
+
+@pytest.mark.parametrize("dialect", ["spark", "postgres"])
+@pytest.mark.parametrize(
+    ("expression", "column"),
+    [
+        ("k", "k"),
+        ("l", "l"),
+        ("s.g", "s"),
+        ("m", "m"),
+        ("upper(k)", "k"),
+        ("*", "k"),
+        ("odd", "k"),
+        (None, 'it\'s "odd"'),
+    ],
+)
+def test_a_query_that_reads_a_text_that_is_not_utf_8_is_told_where(
+    dialect: str, expression: str | None, column: str
+) -> None:
+    named = f"view 'odd', column {column!r}: it has a text that is not UTF-8, which a query cannot read"
+    for where in ("n = 2", "n + 0 = 2"):  # by a lookup, and by a scan
+        selected = expression or exp.column(column, quoted=True).sql(dialect)
+        query = ViewQuery.parse(f"SELECT {selected} FROM odd WHERE {where}", dialect, ODD_ROWS.routes())
+        with pytest.raises(RowError, match=re.escape(named)):
+            execute(query, ODD_ROWS)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT count(*) AS x FROM odd", [3]),
+        ("SELECT n AS x FROM odd WHERE b IS NOT NULL AND n > 1", [2]),
+        ("SELECT max(a.n) AS x FROM odd AS a JOIN odd AS b ON a.n = b.n", [3]),
+        ("SELECT n AS x FROM (SELECT * FROM odd) ORDER BY n DESC LIMIT 1", [3]),
+        ("SELECT k AS x FROM odd WHERE n = 1", ["ok"]),
+    ],
+)
+def test_a_query_that_does_not_read_it_is_answered(text: str, expected: list[Any]) -> None:
+    assert execute(ViewQuery.parse(text, "postgres", ODD_ROWS.routes()), ODD_ROWS)["x"].to_pylist() == expected
+
+
+def test_a_number_too_long_for_its_type_is_no_text() -> None:
+    long = pa.array([Decimal(10)], pa.decimal128(38, 0)).view(pa.decimal128(1, 0))
+    assert not_utf8(pa.table({"long": long, "k": NO_TEXTS.slice(0, 1)})) == []
+
+
+@pytest.mark.parametrize("dialect", ["spark", "postgres"])
+def test_half_a_character_is_no_query(dialect: str) -> None:
+    with pytest.raises(UnsupportedSql, match="half a character of UTF-16 is at 8"):
+        ViewQuery.parse("SELECT '\ud800'", dialect, KeptRows().routes())

@@ -74,6 +74,16 @@ def test_a_browser_logs_in_and_its_cookie_is_only_for_tls(http: HttpApp) -> None
         in_the_clear.get("/v1/status")
 
 
+def test_a_refusal_is_delivered_whole(http: HttpApp) -> None:
+    base, trusted = f"https://{http.server.address}", ssl.create_default_context(cafile=str(CHAIN))
+    with httpx.Client(base_url=base, verify=trusted, timeout=SECONDS_MAX, headers=BEARER) as caller:
+        for body in (b" " * (5 << 20), iter([b" " * (1 << 20)] * 5)):
+            refused = caller.post("/v1/views/planes/lookup", content=body)
+            assert (refused.status_code, refused.json()["title"]) == (413, "BodyTooLarge")
+        refused = caller.get("/healthz", headers={"x": "y" * 120_000})
+        assert (refused.status_code, refused.json()["title"]) == (431, "HeadTooLarge")
+
+
 def test_old_versions_of_tls_are_refused(certificate: Tls) -> None:
     assert certificate.context().minimum_version is ssl.TLSVersion.TLSv1_2
 

@@ -38,6 +38,20 @@ ENDLESS = "SELECT count(*) FROM totals, range(1000000) a(i), range(1000000) b(j)
 """A query that reads a view, and then takes longer than a query may."""
 FREED_S_MAX = 45.0
 """Seconds in which a place must be free after its caller has gone: less than a query may take."""
+NO_TEXTS = pa.Array.from_buffers(pa.string(), 3, pa.array([b"ok", b"\xff\xfeA", None]).buffers())
+"""One of them is not UTF-8."""
+ODD = pa.table(
+    {
+        "n": pa.array([1, 2, 3]),
+        "k": NO_TEXTS,
+        'it\'s "odd"': NO_TEXTS,
+        "l": pa.ListArray.from_arrays(pa.array([0, 1, 3, 3], pa.int32()), NO_TEXTS),
+        "s": pa.StructArray.from_arrays([NO_TEXTS, pa.array([1, 2, 3])], ["f", "g"]),
+        "m": pa.MapArray.from_arrays(pa.array([0, 1, 2, 2], pa.int32()), NO_TEXTS.slice(0, 2), NO_TEXTS.slice(0, 2)),
+        "b": pa.array([b"\xff", b"", None], pa.binary()),
+    }
+)
+"""A view with such a text alone, and within other values."""
 TABLES = {"totals": TOTALS, "Routes": ROUTES, "everything": EVERYTHING}
 KEYS: Mapping[str, tuple[str, ...]] = {"totals": ("customer",), "Routes": ("origin", "dest"), "everything": ()}
 
@@ -83,3 +97,7 @@ class WatchedRows(KeptRows):
     def scan(self, view: str) -> ScanReader:
         self.begun.release()
         return super().scan(view)
+
+
+ODD_ROWS = KeptRows({"odd": ODD}, {"odd": ("n",)})
+"""The view ``odd``."""

@@ -82,13 +82,13 @@ def kinds(answers: list[tuple[bytes, bytes]]) -> str:
     return b"".join(kind for kind, _ in answers).decode()
 
 
-def new_session() -> PostgresSession:
-    return PostgresSession(KeptRows(), VERIFIERS, 7, 11)
+def new_session(rows: KeptRows | None = None) -> PostgresSession:
+    return PostgresSession(rows or KeptRows(), VERIFIERS, 7, 11)
 
 
-def trusted_session() -> PostgresSession:
+def trusted_session(rows: KeptRows | None = None) -> PostgresSession:
     """A session after its handshake."""
-    session = new_session()
+    session = new_session(rows)
     said(session, startup())
     ((_, challenge),) = said(session, first_proof())
     answers = said(session, last_proof(challenge[4:].decode()))

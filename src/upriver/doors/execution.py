@@ -27,12 +27,15 @@ from upriver.doors.query_processes import PROCESSES, QUERY_S_MAX, ProcessEnded, 
 from upriver.doors.query_program import (
     MEMORY_STATUS,
     NO_ROWS,
+    NO_UTF8,
     OUT_OF_MEMORY,
     QUERY_BYTES_MAX,
     QUERY_ROWS_MAX,
     TOO_LARGE,
     QueryFault,
     QueryTask,
+    not_utf8,
+    unread_text,
 )
 from upriver.doors.shares import OWN_CALLER, Bounds, QueryCaller, SharedBytes
 from upriver.errors import DeclarationError, RowError, UnsupportedSql
@@ -178,7 +181,10 @@ def look_up(
         return None
     if found.num_rows > QUERY_ROWS_MAX or found.nbytes > QUERY_BYTES_MAX:
         raise _too_much(query.view, found.schema)
-    columns = [found.column(place) for place in query.columns]
+    read = found.select(query.columns)
+    if wrong := not_utf8(read):
+        raise RowError(unread_text(query.view, wrong[0]))
+    columns = read.columns
     return _ANSWERS.held(pa.Table.from_arrays(columns, schema=answer), cancellation.caller)
 
 
@@ -371,6 +377,8 @@ def _translated(fault: QueryFault, memory: int, routes: Mapping[str, ViewRoute])
         return DeclarationError(
             f"the answer has more than {QUERY_ROWS_MAX:,} rows, or {QUERY_BYTES_MAX >> 20} MiB: add a LIMIT"
         )
+    if fault.kind == NO_UTF8:
+        return RowError(str(fault))
     text = str(fault).splitlines()[0] if str(fault) else fault.kind
     if DIVISION in text:
         return RowError(DIVISION.lower())

@@ -49,6 +49,8 @@ _BEGINNING = re.compile(
 )
 """How statements begin, those that are refused for what they are included."""
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 _IsOf = Callable[[exp.Expr], bool]
 """Whether an expression is a column of the view whose keys are wanted."""
 
@@ -177,6 +179,8 @@ def parsed(text: str, dialect: str) -> exp.Expr:
     """The only statement of a text. Raises UnsupportedSql."""
     if len(text) > QUERY_CHARS_MAX:
         raise UnsupportedSql(f"a query of {len(text):,} characters: at most {QUERY_CHARS_MAX:,} are taken")
+    if (surrogate := _SURROGATE.search(text)) is not None:
+        raise UnsupportedSql(f"the query is not UTF-8: half a character of UTF-16 is at {surrogate.start()}")
     if dialect == "spark" and _BEGINNING.match(text) is None:
         raise UnsupportedSql(f"the query does not begin with SELECT or WITH: {text.strip()[:20]!r}")
     try:

@@ -105,6 +105,8 @@ class QueryProcess:
             self.is_spent = self.is_spent or fault.kind in _LAST_FAULTS
             raise
         except (OSError, EOFError, ValueError, pa.ArrowException):
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_S_MAX)  # if it ends by itself, its status tells why
             self.kill()
             raise ProcessEnded(late.is_set(), self._process.wait(END_S_MAX)) from None
         except BaseException:

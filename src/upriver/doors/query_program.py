@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from upriver.doors.query_grammar import SERIALIZED, QueryRefused, check_tree
+from upriver.plan.column_names import quoted
 
 QUERY_ROWS_MAX = 1_000_000
 """Rows of one view that a query reads by a scan, and rows of an answer."""
@@ -63,6 +64,8 @@ NO_ROWS = "no rows"
 """The kind of the error of a statement that is no query."""
 OUT_OF_MEMORY = duckdb.OutOfMemoryException.__name__
 """The kind of the error of a query that takes more memory than it may."""
+NO_UTF8 = "no UTF-8"
+"""The kind of the error of a text that is not UTF-8, in what a query reads or computes."""
 PARENT_LOOK_S = 1.0
 """Seconds between two looks whether the driver still runs."""
 MEMORY_STATUS = 86
@@ -114,7 +117,7 @@ class Engines:
                 self._open.pop(next(iter(self._open))).close()
             duck = duckdb.connect(":memory:", config=dict(DUCK_SETTINGS))
             with suppress(duckdb.Error):  # a zone that DuckDB does not know: UTC stays
-                duck.execute(f"SET GLOBAL TimeZone = '{zone.replace(chr(39), chr(39) * 2)}'")
+                duck.execute(f"SET GLOBAL TimeZone = {_literal(zone)}")
             for macro in macros:
                 duck.execute(macro)
             duck.execute("SET lock_configuration = true")
@@ -123,13 +126,14 @@ class Engines:
 
     def answer(self, task: QueryTask, tables: Mapping[str, pa.Table]) -> pa.Table:
         """The rows of a task, within the bounds. Raises QueryFault."""
+        unread: list[str] = []
         try:
             with self.cursor(task.zone, task.macros) as duck:
                 self._check(duck, task, tables)
                 if task.wants == "check":
                     return pa.table({})
                 for name, table in tables.items():
-                    duck.register(name, table)
+                    unread += _register(duck, name, table)
                 relation = duck.sql(task.sql, params=dict(task.parameters)) if task.parameters else duck.sql(task.sql)
                 if relation is None:
                     raise QueryFault(NO_ROWS)
@@ -140,7 +144,12 @@ class Engines:
         except MemoryError:
             raise QueryFault(OUT_OF_MEMORY) from None
         except (duckdb.Error, OSError, pa.ArrowException) as error:  # Arrow's, if it comes while rows are fetched
+            for refusal in unread:
+                if refusal in str(error):
+                    raise QueryFault(NO_UTF8, refusal) from None
             raise QueryFault(type(error).__name__, str(error)) from None
+        except UnicodeDecodeError:  # in place of DuckDB's error
+            raise QueryFault(NO_UTF8, "the query fails on a text that is not UTF-8, which it computes") from None
 
     def _check(self, duck: duckdb.DuckDBPyConnection, task: QueryTask, tables: Mapping[str, pa.Table]) -> None:
         """Raise QueryFault for a query that is not allowed."""
@@ -173,7 +182,56 @@ def _bounded(reader: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         count, nbytes = count + batch.num_rows, nbytes + batch.nbytes
         if count > QUERY_ROWS_MAX or nbytes > QUERY_BYTES_MAX:
             raise QueryFault(TOO_LARGE)
+        if wrong := not_utf8(batch):
+            raise QueryFault(NO_UTF8, f"column {wrong[0]!r} of the answer: the query computes a text that is not UTF-8")
         yield batch
+
+
+def not_utf8(rows: pa.Table | pa.RecordBatch) -> list[str]:
+    """The columns that have a text that is not UTF-8, also within a value: Spark has such texts, and DuckDB fails on
+    them or computes anything."""
+    return [name for name, column in zip(rows.schema.names, rows.columns, strict=True) if not _is_utf8(column)]
+
+
+def _is_utf8(column: pa.Array | pa.ChunkedArray) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:  # another is of a number that is too long for its type
+        return "UTF8" not in str(error)
+    return True
+
+
+def unread_text(view: str, column: str) -> str:
+    """The error of a query that reads such a column."""
+    return (
+        f"view {view!r}, column {column!r}: it has a text that is not UTF-8, which a query cannot read. Leave the "
+        "column out, or read its bytes by a lookup or a scan"
+    )
+
+
+def _register(duck: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> list[str]:
+    """Have queries read a table. Returns the errors of those that read a column whose texts are not UTF-8."""
+    wrong = not_utf8(table)
+    if not wrong:
+        duck.register(name, table)
+        return []
+    errors = [unread_text(name, column) for column in wrong]
+    for column in wrong:
+        place = table.schema.get_field_index(column)
+        field = table.schema.field(place)
+        table = table.set_column(place, field, pa.nulls(table.num_rows, field.type))
+    rows = f"rows of {name}"
+    duck.register(rows, table)
+    replaced = ", ".join(  # DuckDB drops what a query does not read
+        f"if(error({_literal(error)}) IS NULL, {quoted(column)}, NULL) AS {quoted(column)}"
+        for error, column in zip(errors, wrong, strict=True)
+    )
+    duck.execute(f"CREATE TEMP VIEW {quoted(name)} AS SELECT * REPLACE ({replaced}) FROM {quoted(rows)}")
+    return errors
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 # What goes between the processes

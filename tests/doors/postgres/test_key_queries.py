@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from doors_kit import KEYS, TABLES, KeptRows
+from doors_kit import KEYS, ODD, TABLES, KeptRows
 
 from upriver.doors.cancellation import Cancellation
 from upriver.doors.execution import execute
@@ -16,11 +16,13 @@ from upriver.doors.postgres.statements import PreparedQuery, SessionSettings, sp
 from upriver.doors.queries import ViewQuery, parsed
 from upriver.doors.query_processes import PROCESSES, QUERIES_MAX
 from upriver.doors.shares import QueryCaller
-from upriver.errors import QueryCancelled
+from upriver.errors import QueryCancelled, RowError
 
 SMALL = pa.table({"k": pa.array([1, 2, None], pa.int8()), "v": pa.array([1.5, None, 2.5])})
 ALIKE = pa.table({"k": pa.array(["a", "a", "b"]), "at": pa.array([3, 1, 2], pa.int64())})
-ROWS = KeptRows({**TABLES, "small": SMALL, "alike": ALIKE}, {**KEYS, "small": ("k",), "alike": ("k",)})
+ROWS = KeptRows(
+    {**TABLES, "small": SMALL, "alike": ALIKE, "odd": ODD}, {**KEYS, "small": ("k",), "alike": ("k",), "odd": ("n",)}
+)
 
 
 def prepared(text: str, oids: Sequence[int] = ()) -> PreparedQuery:
@@ -43,6 +45,16 @@ def answer(query: PreparedQuery, values: Sequence[Any]) -> pa.Table:
     found = query.run(values, Cancellation()).rows
     assert found is not None
     return found
+
+
+def test_a_lookup_reads_no_text_that_is_not_utf_8() -> None:
+    text, error = "SELECT n, k FROM odd WHERE n = $1", "view 'odd', column 'k': it has a text that is not UTF-8"
+    with pytest.raises(RowError, match=error):
+        answer(prepared(text, [20]), [2])
+    with pytest.raises(RowError, match=error):
+        evaluated(text, [2])
+    assert answer(prepared("SELECT n FROM odd WHERE n = $1", [20]), [2])["n"].to_pylist() == [2]
+    assert answer(prepared(text, [20]), [1])["k"].to_pylist() == ["ok"]
 
 
 def evaluated(text: str, values: Sequence[Any]) -> pa.Table:

@@ -3,6 +3,7 @@
 import struct
 
 import pytest
+from doors_kit import ODD_ROWS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from postgres_kit import first_proof, framed, kinds, last_proof, new_session, said, startup, trusted_session
@@ -153,6 +154,11 @@ def test_a_transaction_fails_with_its_first_error_and_ends_by_rollback() -> None
 )
 def test_errors_have_codes(text: str, expected: str) -> None:
     assert code(said(trusted_session(), query(text))[0]) == expected
+
+
+def test_a_text_that_is_not_utf_8_is_an_error_of_its_own() -> None:
+    (answer, _) = said(trusted_session(ODD_ROWS), query("SELECT k FROM odd"))
+    assert code(answer) == "22021"
 
 
 def test_an_error_does_not_send_all_back_that_it_was_given() -> None:

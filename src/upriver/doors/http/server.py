@@ -12,13 +12,13 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from upriver.doors.doors import cannot_listen
 from upriver.doors.gateway import Gateway
 from upriver.doors.http.acceptance import HttpAcceptance
 from upriver.doors.http.application import CALLER, HttpDoor, page_files
 from upriver.doors.http.readiness import READY_EVERY_S
+from upriver.doors.http.refusals import HEAD_BYTES_MAX, RefusingHttp
 from upriver.doors.river import SAMPLE_S
 from upriver.errors import ClusterError
 from upriver.net.gate import CallerGate, GatedCaller, GatedListener
@@ -30,8 +30,6 @@ CONNECTIONS_MAX = 256
 """Connections at a time of callers that have shown a token; requests on more are refused with 503."""
 HEAD_S_MAX = 10.0
 """Seconds in which a request's head must have come, from the first byte or the connection on."""
-HEAD_BYTES_MAX = 64 << 10
-"""Bytes of a request's head: its path, query and headers."""
 IDLE_S_MAX = 60
 """Seconds for which a connection without requests stays open."""
 START_S_MAX = 10.0
@@ -41,7 +39,7 @@ STOP_S_MAX = 3
 PAGE = Path(__file__).parent.parent / "page"
 
 
-class BoundedHttp(H11Protocol):
+class BoundedHttp(RefusingHttp):
     """HTTP/1.1, where a client that does not finish a request's head is cut off. caller: set before it begins."""
 
     caller: GatedCaller
@@ -70,7 +68,7 @@ class BoundedHttp(H11Protocol):
     def _watch(self) -> None:
         """Begin to wait for a head, unless a request is under way or the wait has begun."""
         is_in_request = self.cycle is not None and not self.cycle.response_complete
-        if is_in_request or self.timeout_keep_alive_task is not None:
+        if is_in_request or self.transport.lingers or self.timeout_keep_alive_task is not None:
             self._cancel()
         elif self._late is None:
             self._late = self.loop.call_later(HEAD_S_MAX, self.transport.abort)

@@ -108,6 +108,8 @@ def _row_state(text: str) -> str:
         return "22012"
     if text.startswith("Out of Range Error") or "out of range" in text:
         return "22003"
+    if "not UTF-8" in text:
+        return "22021"
     return "22P02" if text.startswith("Conversion Error") else "22000"
 
 
