@@ -17,7 +17,7 @@ SERIALIZED = "SELECT json_serialize_sql($1, skip_null := true, skip_empty := tru
 TABLE_FUNCTIONS = ("unnest", "generate_series", "range")
 """Functions that may stand in FROM."""
 _OPERATORS = """
-! !__postfix !~~ !~~* % & && * ** + - -> ->> / // < <-> << <= <=> <@ != <> = == > >= >> @ @> ^ ^@ | || ~ ~~ ~~* ~~~
+!__postfix !~~ !~~* % & && * ** + - ->> / // <-> << <=> <@ >> @ @> ^ ^@ | || ~ ~~ ~~* ~~~
 ilike_escape like_escape not_ilike_escape not_like_escape
 """
 _SCALARS = """
@@ -250,6 +250,8 @@ def check_tree(
 ) -> None:
     """Check a query. told: what DuckDB answers to ``SERIALIZED``. tables: that it may read, beside its own. columns: of
     these tables. macros: functions that the door has defined. Raises QueryRefused."""
+    if str(told.get("error_message")).startswith("Only SELECT"):  # can be told as JSON
+        raise QueryRefused("a query is one SELECT, and PIVOT in it names its columns by IN")
     if told["error"]:
         raise QueryRefused(f"{str(told.get('error_type', '')).capitalize()} Error: {told.get('error_message')}")
     statements = told.get("statements", ())
@@ -331,15 +333,12 @@ class _TreeCheck:
         if "cte_map" in node:
             found.append(_Part(node["cte_map"], "cte_map", part.places, own))
             own = own | {str(entry["key"]).lower() for entry in node["cte_map"].get("map", ())}
-        if kind == "RECURSIVE_CTE_NODE":
-            own = own | {str(node["cte_name"]).lower()}
         for name, value in node.items():
             if name == "cte_map" or not isinstance(value, dict | list):
                 continue
-            place = _PLACES.get(name)
-            is_named = name == "orders" and part.places[-1:] == (place,)  # by the function that orders
-            places = part.places if place is None or is_named else (*part.places, place)
-            found.append(_Part(value, name, places, own))
+            recurses = kind == "RECURSIVE_CTE_NODE" and name == "right"  # elsewhere the name is another table's
+            read = own | {str(node["cte_name"]).lower()} if recurses else own
+            found.append(_Part(value, name, _places(part, kind, _PLACES.get(name)), read))
         return found
 
     def _take_names(self, node: Mapping[str, Any]) -> None:
@@ -381,6 +380,15 @@ def _kind_of(node: Mapping[str, Any], field: str) -> str:
         if isinstance(node.get(tag), str):
             return str(node[tag])
     return f".{field}"
+
+
+def _places(part: _Part, kind: str, place: str | None) -> tuple[str, ...]:
+    """Where a field of a node stands. kind: of the node. place: what a caller calls the field, if it has a name."""
+    if place is None or (kind == "ORDER_MODIFIER" and part.field == "order_bys"):  # the function has the name
+        return part.places
+    if kind in ("FUNCTION", "WINDOW"):
+        return (*part.places[:-1], " in ".join((place, *part.places[-1:])))
+    return (*part.places, place)
 
 
 def _at(part: _Part) -> str:

@@ -23,6 +23,7 @@ from typing import IO, Any, Literal
 import duckdb
 import pyarrow as pa
 import pyarrow.ipc as ipc
+from duckdb.sqltypes import DuckDBPyType
 
 from upriver.doors.query_grammar import SERIALIZED, QueryRefused, check_tree
 from upriver.plan.column_names import quoted
@@ -56,6 +57,9 @@ DUCK_SETTINGS: Mapping[str, Any] = MappingProxyType(
     }
 )
 """Of every DuckDB that sees a user's query."""
+_TYPES_WITHOUT_FORM = ("bignum", "bit", "uhugeint")
+"""DuckDB's types that Arrow has as bytes, or as numbers that may be others."""
+_NESTED_TYPES = ("array", "list", "map", "struct", "union")
 SIZE = struct.Struct("!Q")
 """The size of what comes next, in bytes."""
 TOO_LARGE = "too large"
@@ -137,6 +141,7 @@ class Engines:
                 relation = duck.sql(task.sql, params=dict(task.parameters)) if task.parameters else duck.sql(task.sql)
                 if relation is None:
                     raise QueryFault(NO_ROWS)
+                _check_types(relation)
                 reader = relation.to_arrow_reader(BATCH_ROWS)
                 if task.wants == "schema":
                     return reader.schema.empty_table()
@@ -169,6 +174,20 @@ class Engines:
             if len(self._checked) >= CHECKED_MAX:
                 self._checked.pop(next(iter(self._checked)))
             self._checked[query] = None
+
+
+def _check_types(relation: duckdb.DuckDBPyRelation) -> None:
+    """Raise QueryFault for a column whose values Arrow has in another form: the caller could not read them."""
+    for name, type in zip(relation.columns, relation.types, strict=True):
+        if _has_no_form(type):
+            text = f"column {name!r} of the answer has the type {type}, which answers cannot have: cast it to VARCHAR"
+            raise QueryFault(duckdb.NotImplementedException.__name__, text)
+
+
+def _has_no_form(type: DuckDBPyType) -> bool:
+    if type.id in _NESTED_TYPES:
+        return any(_has_no_form(part) for _, part in type.children if isinstance(part, DuckDBPyType))
+    return type.id in _TYPES_WITHOUT_FORM
 
 
 def _macro_name(statement: str) -> str:
