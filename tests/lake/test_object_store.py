@@ -152,7 +152,6 @@ sys.modules["obstore"] = None  # as if it were not installed
 from upriver.errors import DeclarationError
 from upriver.lake.files import open_files
 
-pytestmark = pytest.mark.verify
 try:
     open_files("s3://lakes/x")
 except DeclarationError as error:
