@@ -21,11 +21,15 @@ from upriver.errors import ClusterError, DeclarationError, DuplicateAttempt, Wor
 from upriver.ids import WorkerId
 from upriver.net.channel import ChannelEnd, now, open_channel
 from upriver.net.codec import encode_message
+from upriver.net.frames import Seals, write_frame
+from upriver.net.handshake import Purpose
+from upriver.net.remote import dial
 from upriver.net.server import Listen
-from upriver.net.wire import Message
+from upriver.net.wire import Message, encode
 from upriver.protocol.messages import WorkerFailed
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import REGISTER, SILENCED, CoordinatorRecords, CoordinatorService
+from upriver.runtime.exit_witness import EXITED
 from upriver.runtime.leases import SILENCE_S_MIN, FailureDetection, Lease, WorkerSlots
 from upriver.vnodes import VnodeMap
 
@@ -118,6 +122,40 @@ def test_a_worker_that_has_ended_its_own_lease_need_not_be_waited_for() -> None:
     assert processes.free_in(WORKER) == 0
 
 
+def test_leases_over_when_ended_a_process_that_has_exited_leaves_its_slot_free_at_once() -> None:
+    processes, end = WorkerSlots(QUICK), an_end()
+    processes.enter(WORKER, end)
+    with end.heartbeats.hearing():
+        processes.leave(WORKER, end, is_silenced=False)
+    assert processes.free_in(WORKER) > 0
+    assert processes.exited(WORKER, end)
+    assert processes.free_in(WORKER) == 0
+
+
+def test_leases_over_when_ended_an_exit_that_is_heard_before_the_channel_closes_counts_when_it_closes() -> None:
+    processes, end = WorkerSlots(QUICK), an_end()
+    processes.enter(WORKER, end)
+    with end.heartbeats.hearing():
+        assert processes.has_lease(WORKER)
+        assert not processes.exited(WORKER, end)
+        assert not processes.has_lease(WORKER)
+        assert processes.leave(WORKER, end, is_silenced=False)
+    assert processes.free_in(WORKER) == 0
+
+
+def test_leases_over_when_ended_the_exit_of_an_earlier_process_ends_no_later_lease() -> None:
+    processes, before, end = WorkerSlots(QUICK), an_end(), an_end()
+    processes.enter(WORKER, before)
+    processes.leave(WORKER, before, is_silenced=True)
+    processes.enter(WORKER, end)
+    with end.heartbeats.hearing():
+        assert not processes.exited(WORKER, before)
+        assert processes.has_lease(WORKER)
+        processes.leave(WORKER, end, is_silenced=False)
+        assert not processes.exited(WORKER, before)
+    assert processes.free_in(WORKER) > 0
+
+
 # With a coordinator
 
 
@@ -129,7 +167,7 @@ class Place:
         self.lost: queue.Queue[tuple[int, str]] = queue.Queue()
         self.ended: list[tuple[int, str]] = []
         self.loop = CoordinatorLoop(CoordinatorMachine(VnodeMap.initial(4, [WORKER]), ()))
-        keeper = CoordinatorRecords(
+        self.records = CoordinatorRecords(
             claim=lambda worker, life, attempt, holder_has_lease: self.restarts.claim(
                 worker, life, attempt, now(), holder_has_lease=holder_has_lease
             ),
@@ -139,7 +177,19 @@ class Place:
         )
         self.next_life()
         self.loop.start()
-        self.service = CoordinatorService(self.loop, (), (), Listen(), KEYS, keeper, QUICK)
+        self.service = CoordinatorService(self.loop, (), (), Listen(), KEYS, self.records, QUICK)
+
+    def silence(self, seconds: float) -> None:
+        """The service goes by another failure detection from now on."""
+        self.service.stop()
+        self.service = CoordinatorService(self.loop, (), (), Listen(), KEYS, self.records, FailureDetection(seconds))
+
+    def say_exited(self, life: int, attempt: int) -> None:
+        """A witness says that the process of this attempt has exited."""
+        stream, session = dial(peer_of(self.service.address), Purpose.EXIT, SECONDS_MAX)
+        told = Message(EXITED, {"worker": int(WORKER), "life": life, "attempt": attempt})
+        write_frame(stream, encode(told), Seals(session.sends))
+        stream.close()
 
     def next_life(self) -> None:
         self.restarts.step(PlaceWanted(worker=WORKER))
@@ -239,6 +289,23 @@ def test_a_worker_that_fails_unexpectedly_is_cut_off_and_its_keeper_told_why(pla
     assert not place.loop.has_failed
 
 
+def test_leases_over_when_ended_the_next_process_gets_in_when_a_witness_has_seen_the_last_one_exit(
+    place: Place,
+) -> None:
+    """The lease would be over when this test has failed for lack of patience."""
+    place.silence(30.0)
+    end, _ = place.enter(1, attempt=7)
+    end.give_up(ClusterError("the process dies"))
+    place.lost.get(timeout=SECONDS_MAX)
+    place.next_life()
+    place.say_exited(life=1, attempt=6)  # of another process
+    place.say_exited(life=1, attempt=7)
+    other, _ = place.enter(2)
+    place.loop.wait_joined(SECONDS_MAX)
+    assert place.loop.addresses() == {WORKER: "127.0.0.1:2"}
+    other.close()
+
+
 def deaths_told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [said for said in caplog.messages if "died" in said]
 
@@ -307,7 +374,9 @@ def test_no_worker_speaks_for_a_place_that_another_has(pytestconfig: pytest.Conf
     seeds = SOAK_SEEDS if pytestconfig.getoption("--soak") else SEEDS
     counters = all_played(seeds)
     seen = ("spoken", "kept_silent", "spoken_after_its_loss", "entered", "taken_over", "given_up", "stops")
-    assert min(counters[what] for what in (*seen, "driver_stops", "kills", "cuts", "ends")) > 5, counters
+    assert min(counters[what] for what in (*seen, "driver_stops", "kills", "cuts", "ends", "leases_over_early")) > 5, (
+        counters
+    )
 
 
 @pytest.mark.parametrize("rule", Rules.__dataclass_fields__)

@@ -41,6 +41,7 @@ class Rules:
     l2_waits_for_the_lease: bool = True
     l3_who_is_given_up_is_not_heard: bool = True
     l5_standbys_wait_for_the_lease: bool = True
+    l6_only_an_exit_ends_a_lease_early: bool = True
 
 
 class _HeartByNews(HeartbeatMonitor):
@@ -85,6 +86,8 @@ class SlotProcess:
     """It knows."""
     runs: bool = True
     is_dead: bool = False
+    exit_is_known: bool = False
+    """The coordinator has heard from a witness that the process has exited."""
     has_looked: bool = False
     """It has read what it is about to say."""
 
@@ -142,6 +145,9 @@ class LeaseWorld:
                 moves.append((1.0, partial(self._enter, comer)))
             if self._lost is not None and self._seconds >= self._lost[1]:
                 moves.append((2.0, self._take_over))
+            moves += [
+                (1.0, partial(self._hear_exit, process)) for process in self._all if self._may_have_exited(process)
+            ]
             moves += [move for process in self._all for move in self._moves_there(process)]
         if all(process.is_in or process.is_dead for process in self._all):
             moves.append((1.0, self._come))
@@ -252,6 +258,21 @@ class LeaseWorld:
             return
         with side.end.heartbeats.hearing():
             side.end.heartbeats.pinged(message.fields)
+
+    def _may_have_exited(self, process: SlotProcess) -> bool:
+        """Whether the coordinator may hear that the process has exited, and has not."""
+        if not process.is_in or process.exit_is_known:
+            return False
+        return process.is_dead or (process.there.is_over and not self._rules.l6_only_an_exit_ends_a_lease_early)
+
+    def _hear_exit(self, process: SlotProcess) -> None:
+        """A witness says that the process has exited, before its channel closes or later."""
+        self._happened("exits_heard", f"{process} has exited, the coordinator hears")
+        process.exit_is_known = True
+        if self._processes.exited(PLACE, process.there.end):
+            self.counters["leases_over_early"] += 1
+            if self._lost is not None and self._lost[0] is process:
+                self._lost = process, self._seconds
 
     def _put_out(self, process: SlotProcess, why: str) -> None:
         """The coordinator gives up the process that has the place."""

@@ -158,6 +158,10 @@ class ByteStream:
         self.cut()
         self._socket.close()
 
+    def detach(self) -> socket.socket:
+        """The socket. To close it leaves the connection to other processes that hold it."""
+        return self._socket
+
     def _take(self, size: int) -> bytes:
         data, self._held = self._held[:size], self._held[size:]
         return data

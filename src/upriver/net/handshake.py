@@ -51,11 +51,12 @@ class Purpose(StrEnum):
     LOOKUPS = "lookups"
     CALLS = "calls"
     CHANNEL = "channel"
+    EXIT = "exit"
 
     @property
     def needs(self) -> Identity:
         """The identity that a caller needs for it."""
-        return Identity.CLUSTER if self is Purpose.CHANNEL else Identity.CLIENT
+        return Identity.CLUSTER if self in (Purpose.CHANNEL, Purpose.EXIT) else Identity.CLIENT
 
 
 class Verdict(IntEnum):

@@ -35,6 +35,7 @@ from upriver.protocol.messages import FlowStep, ToWorker
 from upriver.protocol.strategies import Strategy
 from upriver.runtime.change_pieces import ChangePieces
 from upriver.runtime.coordinator_loop import CoordinatorLoop, SnapshotParts
+from upriver.runtime.exit_witness import ExitNotices
 from upriver.runtime.leases import USUAL, FailureDetection, WorkerSlots
 from upriver.runtime.measures import LookupTotals
 from upriver.runtime.metrics import Metrics
@@ -70,6 +71,16 @@ class _ToWorker:
 
     def give_up(self, error: UpriverError) -> None:
         self.end.give_up(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _SlotHolder:
+    """The last process in a worker's slot. life, attempt: of its hello."""
+
+    life: int
+    attempt: int
+    end: ChannelEnd
+    incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +134,7 @@ class CoordinatorService:
         self._keeper = keeper
         self._root = root
         self._worker_slots = WorkerSlots(failure_detection)
+        self._holders: dict[WorkerId, _SlotHolder] = {}
         self._scans = SharedScans(self._take)
         self._pieces = ChangePieces(Lake(root))
         self._lookups = LookupTotals()
@@ -155,6 +167,7 @@ class CoordinatorService:
         services: dict[Purpose, Service] = {
             Purpose.CALLS: Calls(actions, operations=operations, pieces={"changes": self._changes, **pieces}),
             Purpose.CHANNEL: channels,
+            Purpose.EXIT: ExitNotices(self._exited),
         }
         self._server = Server(keys, services, listen=listen)
 
@@ -201,7 +214,8 @@ class CoordinatorService:
             raise ProtocolError(f"a channel began with {hello.kind!r}, not {REGISTER!r}")
         self._loop.check()
         worker, life = WorkerId(hello.fields["worker"]), int(hello.fields["life"])
-        self._admit(worker, life, int(hello.fields["attempt"]))
+        attempt = int(hello.fields["attempt"])
+        self._admit(worker, life, attempt)
         self._worker_slots.make_room(worker)
         if not self._keeper.is_current(worker, life):
             raise _outdated(worker)  # leases.given_up_stays_out
@@ -209,6 +223,7 @@ class CoordinatorService:
         address, instance = str(hello.fields["address"]), str(hello.fields["instance"])
         died_in = self._died_in(worker, hello.fields.get("died_in"))
         incarnation = self._loop.register(worker, address, _ToWorker(end), instance, died_in)
+        self._holders[worker] = _SlotHolder(life, attempt, end, incarnation)
 
         def on_message(message: Message) -> None:
             if message.kind == SILENCED:
@@ -226,6 +241,15 @@ class CoordinatorService:
                 self._keeper.lost(worker, life, str(error))
 
         return Receiver(on_message, on_close)
+
+    def _exited(self, told: Mapping[str, Any]) -> None:
+        """leases.over_when_ended: a worker's process has exited, says the witness on its host."""
+        worker = WorkerId(told["worker"])
+        holder = self._holders.get(worker)
+        if holder is None or (holder.life, holder.attempt) != (told["life"], told["attempt"]):
+            return
+        if self._worker_slots.exited(worker, holder.end):
+            self._loop.lease_over(holder.incarnation)
 
     def _died_in(self, worker: WorkerId, told: Any) -> FlowStep | None:
         """The step that has ended the slot's last process. One that the coordinator gave up was ended by Spark, perhaps

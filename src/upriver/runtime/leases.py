@@ -7,9 +7,9 @@ has a *lease*: it speaks only while it knows that the coordinator has heard some
 
 import math
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 
 from upriver.errors import DeclarationError, WorkerLost, WrongOwner
@@ -112,13 +112,15 @@ class WorkerSlots:
     def __init__(self, failure_detection: FailureDetection, clock: Callable[[], float] = now) -> None:
         self._lease_s = failure_detection.lease_s
         self._clock = clock
-        self._lock = threading.Lock()
-        """Guards all that follows."""
+        self._changed = threading.Condition()
+        """Guards all that follows, and announces that a slot has become free before its time."""
         self._ends: dict[WorkerId, ChannelEnd] = {}
         self._free_at: dict[WorkerId, float] = {}
         """When the lease of each slot's last process has expired."""
-        self._were_left: dict[WorkerId, bool] = {}
-        """Whether the last process of each slot has ended its channel without a goodbye."""
+        self._last_ends: dict[WorkerId, ChannelEnd] = {}
+        """The channel of each slot's last process, which has closed."""
+        self._exited: set[ChannelEnd] = set()
+        """Of ``_ends``, those whose processes have exited."""
 
     def make_room(self, worker: WorkerId) -> None:
         """Close the channel that holds this slot, and block until every lease on the slot has expired
@@ -126,30 +128,35 @@ class WorkerSlots:
 
         Raises WorkerLost if the channel does not close in time.
         """
-        with self._lock:
+        with self._changed:
             before = self._ends.get(worker)
         if before is not None:
             before.give_up(WorkerLost(f"worker {worker}: another process has taken its slot"))
             if not before.wait_closed(CLOSING_S_MAX):
                 raise WorkerLost(f"worker {worker}: its slot is not free")
-        with self._lock:
-            free_at = self._free_at.get(worker, 0.0)
-        time.sleep(max(0.0, free_at - self._clock()))
+        while (seconds := self.free_in(worker)) > 0:
+            with self._changed:
+                self._changed.wait_for(partial(self._is_free, worker), seconds)
 
     def has_lease(self, worker: WorkerId) -> bool:
         """Whether the process in the slot may still have a lease, as far as the coordinator knows."""
-        with self._lock:
+        with self._changed:
             end = self._ends.get(worker)
-        return end is not None and self._clock() < end.heartbeats.heard_at + self._lease_s
+            if end is None or end in self._exited:
+                return False
+        return self._clock() < end.heartbeats.heard_at + self._lease_s
+
+    def _is_free(self, worker: WorkerId) -> bool:
+        return self._clock() >= self._free_at.get(worker, 0.0)
 
     def free_in(self, worker: WorkerId) -> float:
         """Seconds until the lease of the slot's last process has expired."""
-        with self._lock:
+        with self._changed:
             return max(0.0, self._free_at.get(worker, 0.0) - self._clock())
 
     def enter(self, worker: WorkerId, end: ChannelEnd) -> None:
         """Take a slot for which room was made. Raises WorkerLost if another process was quicker."""
-        with self._lock:
+        with self._changed:
             if worker in self._ends:
                 raise WorkerLost(f"worker {worker}: another process has taken its slot")
             self._ends[worker] = end
@@ -157,15 +164,32 @@ class WorkerSlots:
     def leave(self, worker: WorkerId, end: ChannelEnd, *, is_silenced: bool) -> bool:
         """Free a slot; returns whether this channel held it until now. is_silenced: the worker ended its lease
         itself."""
-        with self._lock:
+        with self._changed:
             if self._ends.get(worker) is not end:
                 return False
             del self._ends[worker]
-            self._free_at[worker] = 0.0 if is_silenced else end.heartbeats.heard_at + self._lease_s
-            self._were_left[worker] = end.was_left
+            is_over = is_silenced or end in self._exited
+            self._exited.discard(end)
+            self._free_at[worker] = 0.0 if is_over else end.heartbeats.heard_at + self._lease_s
+            self._last_ends[worker] = end
             return True
+
+    def exited(self, worker: WorkerId, end: ChannelEnd) -> bool:
+        """The process at the other end of this channel has exited: it has no lease any more (leases.over_when_ended).
+        Returns whether that ends a lease that is being waited for. Otherwise the channel is about to close by itself,
+        behind the last messages of the process, or the slot is another's by now."""
+        with self._changed:
+            if self._ends.get(worker) is end:
+                self._exited.add(end)
+                return False
+            if self._last_ends.get(worker) is not end:
+                return False
+            self._free_at[worker] = 0.0
+            self._changed.notify_all()
+            return worker not in self._ends
 
     def has_died(self, worker: WorkerId) -> bool:
         """Whether the slot's last process has died by itself: the coordinator had not given it up."""
-        with self._lock:
-            return self._were_left.get(worker, False)
+        with self._changed:
+            end = self._last_ends.get(worker)
+            return end is not None and end.was_left

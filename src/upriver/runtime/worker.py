@@ -46,6 +46,7 @@ from upriver.protocol.peers import Envelope, ForRegion
 from upriver.protocol.worker_events import PeerLost, PeersMet
 from upriver.runtime.arenas import share_free_memory
 from upriver.runtime.coordinator_service import MEASURED, REGISTER, SILENCED
+from upriver.runtime.exit_witness import ExitWitness
 from upriver.runtime.flow_functions import FlowFunctions, calls_functions
 from upriver.runtime.function_process import FUNCTION_TIMEOUT_S
 from upriver.runtime.leases import USUAL, FailureDetection, Lease
@@ -247,6 +248,8 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         )
         marks.replace(machine.mark)
         lease.begin(channel)
+        if (witness := ExitWitness.inherited) is not None:
+            witness.watch(remote, worker, config.life, config.attempt)
         _LOG.info("worker %d serves at %s", worker, server.address, extra={"worker": int(worker)})
 
         def report(messages: Sequence[FromWorker]) -> None:

@@ -19,6 +19,7 @@ import pyspark.worker  # noqa: F401  the module that each forked process runs
 from pyspark import daemon
 
 import upriver.spark.host  # noqa: F401
+from upriver.runtime.exit_witness import ExitWitness
 
 
 def forget_archives() -> None:
@@ -38,4 +39,5 @@ if __name__ == "__main__":
     # them takes longer than a small task.
     gc.freeze()
     atexit.register(gc.unfreeze)  # what is never collected counts as leaked for DuckDB, which says so in forty lines
+    ExitWitness.inherited = ExitWitness.fork()
     daemon.manager()
