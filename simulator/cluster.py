@@ -55,6 +55,8 @@ from upriver.protocol.coordinator_events import (
     HorizonAsked,
     HorizonIs,
     LeaseOver,
+    MeetingDue,
+    MeetingPostponed,
     PlansTaken,
     PlansWanted,
     PublishChanges,
@@ -184,6 +186,8 @@ class SimulatedCluster:
         self.latest: dict[WorkerId, Process] = {}
         self.leases: list[Incarnation] = []
         """Of processes that are gone, and could still answer."""
+        self.postponed: int | None = None
+        """The meeting that has failed, if the next one is to be due."""
         self.network = Network(self.processes.get)
         self.bad_rows = bad_rows
         self.watcher = Watcher(view_observer, vnode_map.workers, self.lake, self.oracle, self.network, bad_rows)
@@ -218,6 +222,7 @@ class SimulatedCluster:
         self.processes.clear()
         self.latest.clear()
         self.leases.clear()
+        self.postponed = None
         self._died_in.clear()
         self.view_observer = self.view_observer.of_another_driver()
         self.network = Network(self.processes.get)
@@ -396,11 +401,24 @@ class SimulatedCluster:
         if process.noticed_gone and not process.up:
             self.processes.pop(process.incarnation, None)
 
-    def cut(self) -> list[tuple[Process, Process]]:
+    def cut(self, *, one_way: bool = False) -> list[tuple[Process, Process]]:
         """A channel breaks, if there is one; returns its two ends."""
-        between = self.network.cut(self._rng)
+        between = self.network.cut(self._rng, one_way=one_way)
         self.watcher.losses += between is not None
         return [] if between is None else [between]
+
+    def sever(self, *, one_way: bool) -> list[tuple[Process, Process]]:
+        """A channel breaks, if there is one, and its link stays broken; returns its two ends."""
+        between = self.cut(one_way=one_way)
+        for ends in between:
+            self.network.sever(ends)
+        return between
+
+    def meet_again(self) -> None:
+        """The time for another meeting has come."""
+        assert self.postponed is not None
+        due, self.postponed = MeetingDue(meeting=self.postponed), None
+        self.step_coordinator(due)
 
     # The lake
 
@@ -663,6 +681,9 @@ class SimulatedCluster:
             case RescaleBegun():
                 self.trace.append(f"  rescale {action.ticket} begins: {action.before} to {action.after} workers")
                 self.rescale_observer.begun(action)
+            case MeetingPostponed(meeting=meeting):
+                self.trace.append(f"  meeting {meeting} has failed")
+                self.postponed = meeting
             case DrainBegun():
                 self.trace.append(f"  rescale {action.ticket} waits for open epochs to end")
                 self.rescale_observer.drains = action.ticket

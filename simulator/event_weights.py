@@ -40,9 +40,10 @@ class EventWeights:
     peers, while a rescale is on. give_up: that a client stops waiting for a lookup. replan: that a view is declared or
     dropped; with 0, all possible views are there. rescale, abort: that a user requests one, of these strategies. move:
     how fast a process gives keys away, so many at a time. dial, carry: how fast a channel between workers comes about,
-    and how fast it is. cut: that one breaks. driver: that the driver dies, and another one comes. checkpoint: that one
-    is requested. copy, store: how fast a process copies its state for it, and the lake takes that. spoil: how likely
-    the lake does not take the last of it. standbys, warmups: how many copies of each slice the coordinator wants,
+    and how fast it is. cut: that one breaks. sever, mend: that a link breaks and stays so; that all are whole again.
+    driver: that the driver dies, and another one comes. checkpoint: that one is requested. copy, store: how fast a
+    process copies its state for it, and the lake takes that. spoil: how likely the lake does not take the last of it.
+    standbys, warmups: how many copies of each slice the coordinator wants,
     and how many may warm up at a time. feed: how fast a process copies its state for its followers. lease: how soon
     that of a lost process has run out. overdue: that a leaver is not waited for. record: how fast the lake takes
     control records. compact: that epochs become a segment. outgrown: after how many epochs a checkpoint is dropped.
@@ -74,6 +75,8 @@ class EventWeights:
     dial: float
     carry: float
     cut: float = 0.0
+    sever: float = 0.0
+    mend: float = 1.0
     driver: float = 0.0
     checkpoint: float = 0.0
     copy: float = 1.0
@@ -211,6 +214,8 @@ class EventWeights:
             rescale=0,
             abort=0,
             cut=0,
+            sever=0,
+            mend=1,
             driver=0,
             overdue=0,
             compact=0,

@@ -55,6 +55,8 @@ class Network:
         """By sender and receiver: all over which something can still come."""
         self._dialling: dict[tuple[Incarnation, Incarnation], tuple[Process, Process | None]] = {}
         self._places: dict[Incarnation, _NetworkPlace] = {}
+        self._severed: set[frozenset[WorkerId]] = set()
+        """The places between which nothing goes, one way or both: so no channel comes about."""
 
     @property
     def busy(self) -> Iterator[SimulatedLine]:
@@ -89,6 +91,10 @@ class Network:
         if accepter is None or not accepter.runs:
             dialler.has_lost = True
             dialler.inbox.append(PeerLost(why="no process answers") if accepter is None else _lost(accepter))
+            return
+        if {dialler.worker, accepter.worker} in self._severed:
+            dialler.has_lost = True
+            dialler.inbox.append(PeerLost(why=f"{accepter} cannot be reached", unreached=accepter.worker))
             return
         for line in [self._lines.get(pair), self._lines.get(pair[::-1])]:
             if line is not None:  # the end of the one before is seen at the latest now
@@ -140,16 +146,29 @@ class Network:
                     line.said.pop()
                 line.said.append(Break() if died else Goodbye())
 
-    def cut(self, rng: Random) -> tuple[Process, Process] | None:
-        """A channel between two that run breaks: of what was said last, either way, a part is lost. Between which
-        processes it was; ``None`` if there is none."""
+    @property
+    def severed(self) -> bool:
+        """Whether any link is broken, and stays so."""
+        return bool(self._severed)
+
+    def sever(self, ends: tuple[Process, Process]) -> None:
+        """From now on no channel comes about between the places of these two."""
+        self._severed.add(frozenset(process.worker for process in ends))
+
+    def mend(self) -> None:
+        """All links are whole again."""
+        self._severed.clear()
+
+    def cut(self, rng: Random, *, one_way: bool = False) -> tuple[Process, Process] | None:
+        """A channel between two that run breaks: of what was said last, either way or one way, a part is lost. Between
+        which processes it was; ``None`` if there is none."""
         whole = [line for line in self._lines.values() if self._is_whole(line)]
         if not whole:
             return None
         line = rng.choice(whole)
         back = self._lines[line.receiver.incarnation, line.sender.incarnation]
         for of_one in (line, back):
-            for _ in range(rng.randint(0, len(of_one.said))):
+            for _ in range(0 if one_way and of_one is back else rng.randint(0, len(of_one.said))):
                 of_one.said.pop()
             of_one.said.append(Break())
             of_one.is_cut = True

@@ -255,6 +255,9 @@ SCENARIOS: Mapping[str, ClusterScenario] = MappingProxyType(
         "taken over one by one": _with(_FOLLOWED, TAKE_OVER, warmups=2, takeover=0.0, replan=0.0),
         "learners": _with(_FOLLOWED, LEARN),
         "learners cut off": _with(_FOLLOWED, LEARN, cut=0.1),
+        # Links between two workers that stay broken for a while
+        **_both("links broken", {**DENSE, "sever": 0.3, "mend": 0.15}, partial_share=0.2),
+        **_both("links broken standbys", {**FOLLOWING, "sever": 0.3, "mend": 0.15}, partial_share=0.1),
         # Users' functions that are waited for
         **_both("functions", {**HARSH, "call": 0.5}, partial_share=0.3),
         **_both("functions standbys", {**FOLLOWING, "call": 0.5, "cut": 0.02}, partial_share=0.3),

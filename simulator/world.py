@@ -251,7 +251,11 @@ class World:
             moves.append((weights.takeover if full else weights.start, partial(self._start, worker)))
         for process in cluster.processes.values():
             moves += self._moves_of(process)
-        moves += [(weights.cut, self._cut), (weights.driver, self._begin_again)]
+        if cluster.postponed is not None:
+            moves.append((weights.dial, self._meet_again))
+        if cluster.network.severed:
+            moves.append((weights.mend, self._mend))
+        moves += [(weights.cut, self._cut), (weights.sever, self._sever), (weights.driver, self._begin_again)]
         moves += [(weights.dial, partial(self._open, pair)) for pair in cluster.network.dialling]
         moves += [(weights.carry, partial(self._carry, line)) for line in cluster.network.busy]
         return moves
@@ -415,6 +419,19 @@ class World:
     def _open(self, pair: tuple[Incarnation, Incarnation]) -> None:
         self._happened("channels", f"#{pair[0]} reaches #{pair[1]}, or not")
         self.cluster.network.open(pair)
+
+    def _sever(self) -> None:
+        one_way = self._rng.random() < 0.5
+        for one, other in self.cluster.sever(one_way=one_way):
+            self._happened("links_broken", f"the link between {one} and {other} breaks{', one way' * one_way}")
+
+    def _mend(self) -> None:
+        self._happened("links_mended", "all links are whole again")
+        self.cluster.network.mend()
+
+    def _meet_again(self) -> None:
+        self._happened("meetings_due", "workers may meet again")
+        self.cluster.meet_again()
 
     def _cut(self) -> None:
         for one, other in self.cluster.cut():

@@ -190,6 +190,10 @@ def render_status(status: Mapping[str, Any]) -> str:
     lines += [_workers(status["workers"]), _views(status["views"]), *_view_errors(status["views"])]
     if (standbys := status.get("standbys") or {}).get("why") is not None:
         lines.append(f"standbys: wanted {standbys['wanted']}, vnodes with them {standbys['ready']}: {standbys['why']}")
+    for one, other in status.get("broken_links") or ():
+        lines.append(
+            f"workers {one} and {other} do not reach each other: views that exchange rows show their last epoch"
+        )
     if status["failure"] is not None:
         lines.append(f"FAILED: {status['failure']}")
     if status["unrecorded"] is not None:

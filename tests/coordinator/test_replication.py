@@ -17,6 +17,7 @@ from upriver.protocol.coordinator_events import PlansWanted, SnapshotFailed
 from upriver.protocol.messages import (
     Assign,
     CaughtUp,
+    EpochFinished,
     FeedEnded,
     Follow,
     Here,
@@ -338,7 +339,17 @@ def test_a_peer_that_cannot_be_reached_is_asked_first_whether_it_is_there() -> N
 
 def test_if_it_is_there_rows_that_were_exchanged_are_lost_and_all_begin_anew() -> None:
     group = running(plans=[STAGED])
+    group.silent = {EpochFinished}
+    group.epoch()
+    group.silent.clear()
     assert listeners(Assign, group.cannot_reach(0, 1)) == [1, 2, 3]
+    group.epoch()
+    assert (group.ended, group.standing()) == (3, (1, 6, 0))
+
+
+def test_if_it_is_there_and_no_epoch_is_open_all_meet_again() -> None:
+    group = running(plans=[STAGED])
+    assert listeners(Assign, group.cannot_reach(0, 1)) == []
     group.epoch()
     assert (group.ended, group.standing()) == (2, (1, 6, 0))
 
@@ -352,7 +363,7 @@ def test_if_it_is_there_and_no_rows_are_exchanged_all_meet_again() -> None:
 
 
 def test_a_peer_without_a_replacement_is_not_asked() -> None:
-    group = Group(standbys=0, plans=[STAGED])
+    group = Group(standbys=0, plans=[STAGED], silent={EpochFinished})
     group.epoch()
     actions = group.cannot_reach(0, 1)
     assert (only(Probe, actions), listeners(Assign, actions)) == ([], [1, 2, 3])
@@ -360,6 +371,8 @@ def test_a_peer_without_a_replacement_is_not_asked() -> None:
 
 def test_nor_is_one_that_is_not_known() -> None:
     group = running(plans=[STAGED])
+    group.silent = {EpochFinished}
+    group.epoch()
     actions = group.says(0, PeersLost(meeting=1, why="its socket is closed"))
     assert (only(Probe, actions), listeners(Assign, actions)) == ([], [1, 2, 3])
 

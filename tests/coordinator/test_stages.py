@@ -7,6 +7,7 @@ import pytest
 from coordinator_kit import (
     BOTH,
     CHANNEL,
+    PLAN,
     anew,
     came,
     coordinator,
@@ -46,7 +47,13 @@ from upriver.coordinator.epochs import Ledger
 from upriver.errors import ProtocolError, UnknownView
 from upriver.ids import Epoch, WorkerId
 from upriver.migration.messages import Acquire, RowsSent
-from upriver.protocol.coordinator_events import CoordinatorEvent, EpochPublished, WorkerSaid
+from upriver.protocol.coordinator_events import (
+    CoordinatorEvent,
+    EpochPublished,
+    MeetingDue,
+    MeetingPostponed,
+    WorkerSaid,
+)
 from upriver.protocol.messages import (
     Assign,
     BeginStage,
@@ -437,6 +444,63 @@ def test_coordinator_anew_when_torn_all_begin_anew_when_a_channel_was_lost() -> 
     actions = machine.step(said(1, PeersLost(meeting=1, why="cut")))
     assert listeners(Assign, actions) == [1, 2]
     assert listeners(Meet, actions) == [1, 2]
+
+
+CUT = said(1, PeersLost(meeting=1, why="cut", peer=ONE))
+"""Worker 0 has lost its channel to worker 1, which is there."""
+
+
+def test_coordinator_anew_when_met_no_worker_begins_anew_while_a_link_is_broken() -> None:
+    machine = staged_coordinator(*MET, published(1))
+    actions = machine.step(CUT)
+    assert (listeners(Assign, actions), listeners(Meet, actions)) == ([], [1, 2])
+    assert machine.broken_links == ((ZERO, ONE),)
+    assert machine.step(said(2, PeersLost(meeting=2, why="no answer", unreached=ZERO))) == [MeetingPostponed(meeting=2)]
+    assert machine.step(published(2)) == []
+    assert machine.broken_links == ((ZERO, ONE),)
+    assert listeners(Meet, machine.step(MeetingDue(meeting=2))) == [1, 2]
+    assert machine.step(met(1, meeting=3)) == []
+    assert listeners(Assign, machine.step(met(2, meeting=3))) == [1, 2]
+    assert machine.broken_links == ()
+
+
+def test_coordinator_anew_when_met_switched_off_all_begin_anew_across_a_broken_link() -> None:
+    machine = staged_coordinator(*MET, published(1), rules=replace(ALL_RULES, coordinator_anew_when_met=False))
+    assert listeners(Assign, machine.step(CUT)) == [1, 2]
+
+
+def test_coordinator_anew_when_met_a_peer_that_has_died_is_no_broken_link() -> None:
+    machine = staged_coordinator(*MET, published(1))
+    machine.step(CUT)
+    assert machine.step(gone(2)) == []
+    assert machine.broken_links == ()
+    assert listeners(Assign, machine.step(came(1, 3))) == [1, 3]
+
+
+def test_coordinator_anew_when_met_a_loss_that_is_heard_when_the_next_process_is_there_breaks_no_link() -> None:
+    machine = staged_coordinator(*MET, published(1), gone(2), came(1, 3))
+    machine.step(CUT)
+    assert machine.broken_links == ()
+
+
+def test_a_channel_that_is_lost_between_two_epochs_takes_no_row_with_it() -> None:
+    machine = staged_coordinator(*MET, published(1), finish(1), finish(2))
+    for stage in (0, 1):
+        machine.step(done(1, stage))
+        machine.step(done(2, stage))
+    machine.step(CUT)
+    machine.step(met(1, meeting=2))
+    actions = machine.step(met(2, meeting=2))
+    assert listeners(Assign, actions) == []
+    assert listeners(OpenEpoch, machine.step(published(2))) == [1, 2]
+
+
+def test_a_flow_without_exchanges_goes_on_while_a_link_is_broken() -> None:
+    machine = coordinator(*MET, plans=(STAGED, PLAN))
+    machine.step(published(1))
+    machine.step(CUT)
+    actions = machine.step(published(2))
+    assert [(a.epoch, a.mixed) for a in only(OpenEpoch, actions)] == [(2, False)] * 2
 
 
 def test_before_the_first_epoch_nothing_is_lost_with_a_channel() -> None:

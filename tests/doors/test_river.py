@@ -77,6 +77,7 @@ def test_a_failed_source_says_why_which_views_are_stale_and_what_to_do(app: Rive
         ({"checkpoint": {"epoch": 3, "failed": "x"}}, "warning", "The last checkpoint was given up"),
         ({"lake": {"failed": "x"}}, "warning", "Old files of the lake are not merged or removed"),
         ({"standbys": {"why": "worker 1 is not up"}}, "note", "Not all standbys are ready."),
+        ({"broken_links": [[0, 2]]}, "warning", "Workers 0 and 2 do not reach each other."),
         ({"unrecorded": "x"}, "warning", "The lake does not know of the last change"),
     ],
 )

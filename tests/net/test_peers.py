@@ -277,7 +277,7 @@ def test_a_peer_that_is_not_there_fails_the_meeting(node: Nodes) -> None:
     assert meeting == 1
     assert isinstance(error, WorkerLost)
     assert address in str(error)
-    assert one.met.empty()
+    assert (one.unreached, one.met.empty()) == ([2], True)
 
 
 def test_a_peer_that_says_nothing_fails_the_meeting_in_time(node: Nodes, mute: str) -> None:
@@ -296,6 +296,7 @@ def test_a_peer_that_does_not_dial_fails_the_meeting_in_time(node: Nodes) -> Non
     assert meeting == 1
     assert isinstance(error, WaitTimeout)
     assert str(error) == "worker 2 has no channel to 1 after 0.2 s"
+    assert two.unreached == [1]
     assert two.met.empty()
 
 
@@ -426,7 +427,7 @@ def test_a_peer_lost_while_others_are_awaited_fails_the_meeting(node: Nodes) -> 
     one.peers.close()
     assert three.lost.get(timeout=SECONDS_MAX) == (1, None)
     meeting, error = three.failed.get(timeout=SECONDS_MAX)
-    assert (meeting, str(error)) == (1, "worker 1 (incarnation 1) has left")
+    assert (meeting, str(error), three.unreached) == (1, "worker 1 (incarnation 1) has left", [1])
     two.meet(1, three)
     assert two.met.get(timeout=SECONDS_MAX) == 1
     assert three.met.empty()

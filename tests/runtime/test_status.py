@@ -3,6 +3,7 @@
 What people are told of a rescale by learners, who take slices over one after the other.
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +17,10 @@ from standbys_kit import Group
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.ids import Epoch, FlowId, WorkerId
 from upriver.protocol.coordinator_events import CoordinatorEvent, RescaleBegun, RescaleEnded, RescaleOutcome
-from upriver.protocol.messages import EpochFinished, FromShare, Moved, StageDone, StartedAnew, TookOver
+from upriver.protocol.messages import EpochFinished, FromShare, Moved, PeersLost, StageDone, StartedAnew, TookOver
 from upriver.protocol.strategies import Strategy
+from upriver.runtime.coordinator_loop import CoordinatorLoop
+from upriver.runtime.journal import CoordinatorJournal
 from upriver.runtime.status import RECOVERIES_KEPT_MAX, Recoveries, RescaleReports
 from upriver.text import render_status
 
@@ -107,6 +110,21 @@ def test_exchanged_rows_are_reflected_when_the_epoch_is_over() -> None:
     *most, last = staged_epoch(1, 1, 3)
     assert cluster.live(*most) == [(1, 9.0, None)]
     assert cluster.live(last) == [(1, 10.0, 10.0)]
+
+
+def test_both_ends_of_a_broken_link_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    machine = coordinator(*BOTH, met(1), met(2), published(1), plans=[STAGED])
+    loop = CoordinatorLoop(machine)
+    journal = CoordinatorJournal(machine, loop.rescales)
+    lost = said(1, PeersLost(meeting=1, why="silence", peer=WorkerId(1)))
+    with caplog.at_level(logging.INFO, "upriver.workers"):
+        journal.note(lost, machine.step(lost))
+        assert loop.status()["broken_links"] == [[0, 1]]
+        assert "workers 0 and 1 do not reach each other" in render_status(loop.status())
+        for event in (met(1, meeting=2), met(2, meeting=2)):
+            journal.note(event, machine.step(event))
+    assert loop.status()["broken_links"] == []
+    assert caplog.messages == ["workers 0 and 1 do not reach each other", "all workers reach each other again"]
 
 
 def test_others_that_take_over_serve_the_keys_when_all_have_resumed() -> None:

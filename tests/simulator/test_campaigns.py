@@ -53,6 +53,11 @@ SEEN: Mapping[str, tuple[str, ...]] = {
     "log replanned exchanges": LOG,
     "log segmented": ("changes_logged", "segments", "checkpoints"),
     "log segmented exchanges": ("changes_logged", "segments", "checkpoints"),
+    **{
+        f"links broken{name}": ("links_broken", "links_mended", "meetings_due", "epochs")
+        for name in (" exchanges", " standbys", " standbys exchanges")
+    },
+    "links broken": ("epochs", "rescales_live"),
     "standbys": (*STANDBYS, "rescales_live"),
     "standbys exchanges": (*STANDBYS, "rescales_live"),
     "taken over": ("taken_over", "feeds"),

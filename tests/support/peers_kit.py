@@ -43,6 +43,8 @@ class Node:
         self.accepted: queue.Queue[WorkerId] = queue.Queue()
         self.met: queue.Queue[int] = queue.Queue()
         self.failed: queue.Queue[tuple[int, UpriverError]] = queue.Queue()
+        self.unreached: list[WorkerId] = []
+        """Of each meeting that has failed, the peer that was not reached."""
         self.server = Server(KEYS, {Purpose.CHANNEL: Channels(self._accept, limits)})
         self.peers = Peers(
             self.worker,
@@ -67,9 +69,11 @@ class Node:
         self.meet_at(meeting, {other.worker: other.place for other in others})
 
     def meet_at(self, meeting: int, places: Mapping[WorkerId, tuple[Incarnation, str]]) -> None:
-        self.peers.meet(
-            meeting, places, self.incarnation, self.met.put, lambda number, error: self.failed.put((number, error))
-        )
+        self.peers.meet(meeting, places, self.incarnation, self.met.put, self._failed)
+
+    def _failed(self, meeting: int, error: UpriverError, unreached: WorkerId) -> None:
+        self.unreached.append(unreached)
+        self.failed.put((meeting, error))
 
     def say(self, to: "Node", *numbers: int) -> None:
         for number in numbers:

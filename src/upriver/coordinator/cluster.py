@@ -356,8 +356,9 @@ class Cluster:
         return self.places.is_filled() and all(flow.is_quiet() for flow in self.taking_part)
 
     def speaks_no_more(self) -> bool:
-        """Whether no epoch is open for which workers speak to each other."""
-        return self.places.is_filled() and all(flow.is_quiet() for flow in self.taking_part if flow.in_step)
+        """Whether no epoch is open for which workers speak to each other, or it is to be repeated."""
+        in_step = (flow for flow in self.taking_part if flow.in_step)
+        return self.places.is_filled() and all(flow.is_torn or flow.is_quiet() for flow in in_step)
 
     def is_scanned(self) -> bool:
         """Whether some snapshot is being taken."""

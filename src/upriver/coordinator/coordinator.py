@@ -16,7 +16,7 @@ Rules coordinator.*: ``docs/internals/epochs.md``. Rescales, coordinator.*: ``do
 A requested eviction is over when every worker that was told has done it or is gone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from upriver.coordinator.changes import ChangePublication
 from upriver.coordinator.checkpoints import CheckpointRequests
@@ -55,6 +55,7 @@ from upriver.protocol.coordinator_events import (
     HorizonIs,
     LeaseOver,
     LeaversOverdue,
+    MeetingDue,
     PlansTaken,
     PlansWanted,
     ReplaceWorker,
@@ -249,6 +250,8 @@ class CoordinatorMachine:
                 self._rescales.overdue(event.ticket)
             case DrainOverdue():
                 self._rescales.drain_overdue(event.ticket)
+            case MeetingDue(meeting=meeting):
+                self._meetings.due(meeting)
             case EpochPublished():
                 self.cluster.publish(event)
             case SegmentPublished() | SegmentsRewritten():
@@ -309,6 +312,7 @@ class CoordinatorMachine:
         if process is not None and not self._stopping:
             self._give_up_cuts()
             self.cluster.remove(process.worker)
+            self._meetings.gone(process.worker)
             self._give_up(process)
         for flow in self.cluster:
             flow.tear()
@@ -329,7 +333,7 @@ class CoordinatorMachine:
     def _go_on(self, event: CoordinatorEvent) -> None:
         """Do whatever has become possible. What a share reports concerns its flow, and the others only if that changes
         what they may do (``_permits``): with many flows, most steps are of one."""
-        if self.cluster.is_torn and self.cluster.places.is_filled():
+        if self.cluster.is_torn and self.cluster.places.is_filled() and not self._waits_for_links:
             self._begin_anew()
         flows = self._concerned(event)
         for flow in flows:
@@ -385,6 +389,17 @@ class CoordinatorMachine:
             [flow.id for flow in self.cluster if flow.is_building or flow.stands_aside],
             len(self.cluster.flows),
         )
+
+    @property
+    def _waits_for_links(self) -> bool:
+        """coordinator.anew_when_met: whether all workers are there, and some link between two of them is broken."""
+        is_broken = bool(self._meetings.broken) and self.cluster.in_step
+        return is_broken and self._rules.coordinator_anew_when_met
+
+    @property
+    def broken_links(self) -> tuple[tuple[WorkerId, WorkerId], ...]:
+        """As :attr:`Meetings.broken`."""
+        return self._meetings.broken
 
     def _begin_anew(self) -> None:
         """All shares of torn flows begin anew. If standbys are about to take over from a worker, they cannot any more:
@@ -500,7 +515,8 @@ class CoordinatorMachine:
     def _see_that_all_have_met(self) -> None:
         """With exchange edges, no epoch is opened before every worker has a channel to every other
         (coordinator.anew_when_torn)."""
-        if self._rescales.permits.meetings and not self._meetings.is_of_all and self.cluster.speaks_no_more():
+        is_due = self._rescales.permits.meetings and not (self._meetings.is_of_all or self._meetings.is_postponed)
+        if is_due and self.cluster.speaks_no_more():
             self._meetings.call(Strategy.ICADD, None)
 
     # Members
@@ -548,9 +564,10 @@ class CoordinatorMachine:
         permits, is_torn = self._rescales.permits, self.cluster.is_torn
         others_take_over = permits.take_over and not is_torn and self._leader.can_replace(process.worker)
         if not (self._stopping or others_take_over):
-            self._tear()  # while it is known what was opened for it
+            self._tear(self.cluster)  # while it is known what was opened for it
         self._give_up_cuts()
         self.cluster.remove(process.worker)
+        self._meetings.gone(process.worker)
         if self._stopping:
             return
         if others_take_over:
@@ -571,12 +588,17 @@ class CoordinatorMachine:
             if process is not None and not (process.assigned or self._rescales.awaits(worker)):
                 self.cluster.assign_place(process)
 
-    def _tear(self) -> None:
-        """A worker or a channel was lost, and exchanged rows perhaps with it. While keys move, the rescale makes all
-        workers begin anew. Before the first epoch there is nothing to lose. Flows without exchanges go on."""
+    def _tear_at_channel(self) -> None:
+        """A channel was lost. Between two epochs no row is on its way."""
+        self._tear([flow for flow in self.cluster if not flow.is_quiet()])
+
+    def _tear(self, flows: Iterable[ServedFlow]) -> None:
+        """A worker or a channel was lost, and exchanged rows of these flows perhaps with it. While keys move, the
+        rescale makes all workers begin anew. Before the first epoch there is nothing to lose. Flows without exchanges
+        go on."""
         if self._rescales.in_lock_step or not self._rules.coordinator_anew_when_torn:
             return
-        for flow in self.cluster:
+        for flow in flows:
             if flow.ledger.is_staged and flow.has_begun:
                 flow.checkpoints.torn()
                 self._changes.torn()
@@ -595,12 +617,12 @@ class CoordinatorMachine:
                 self._share_said(process, number, message)
             case MetPeers() as message:
                 self._meetings.met(process, message)
-            case PeersLost(meeting=meeting) as message:
-                if self._meetings.is_last(meeting):
+            case PeersLost() as message:
+                if self._meetings.lost(process, message):
                     self._channel_lost(process, message)
             case Here() as message:
                 if self._leader.here(message):
-                    self._tear()
+                    self._tear_at_channel()
             case HeldUp(error=error):
                 process.held_up = error
             case WorkerLoad():
@@ -704,10 +726,9 @@ class CoordinatorMachine:
 
     def _channel_lost(self, process: WorkerProcess, message: PeersLost) -> None:
         """If the peer may be lost and standbys can take over from it, the coordinator probes it first."""
-        self._meetings.forget()
         is_torn = self.cluster.is_torn
         if not (self._rescales.permits.take_over and not is_torn and self._leader.doubts(message.peer)):
-            self._tear()
+            self._tear_at_channel()
         self._rescales.channel_lost(process, message)
 
     def _fail_miscounted(self, flow: ServedFlow) -> None:

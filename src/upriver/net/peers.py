@@ -103,7 +103,7 @@ PEER_LIMITS = ChannelLimits()
 OnEnvelopes = Callable[[WorkerId, tuple[Envelope, ...]], None]
 OnLost = Callable[[WorkerId, Incarnation, UpriverError | None], None]
 OnMet = Callable[[int], None]
-OnFailed = Callable[[int, UpriverError], None]
+OnFailed = Callable[[int, UpriverError, WorkerId], None]
 
 
 class Peers:
@@ -156,8 +156,8 @@ class Peers:
     ) -> None:
         """Open one channel to each of these incarnations at these addresses, and close all others.
 
-        Returns at once. ``met`` is called once, when all are open; or ``failed``, when a peer cannot be reached or is
-        lost before that; neither, when a later meeting comes first. ``me`` among the peers is ignored. Raises
+        Returns at once. ``met`` is called once, when all are open; or ``failed``, with the peer that cannot be reached
+        or is lost before that; neither, when a later meeting comes first. ``me`` among the peers is ignored. Raises
         ProtocolError unless meetings come in ascending order, ClusterError once closed.
         """
         others = {worker: peer for worker, peer in sorted(peers.items()) if worker != self._me}
@@ -274,10 +274,10 @@ class Peers:
             self._meeting.end()
             self._news.append(partial(self._meeting.met, self._meeting.number))
 
-    def _fail(self, error: UpriverError) -> None:
+    def _fail(self, error: UpriverError, peer: WorkerId) -> None:
         if not self._meeting.is_over:
             self._meeting.end()
-            self._news.append(partial(self._meeting.failed, self._meeting.number, error))
+            self._news.append(partial(self._meeting.failed, self._meeting.number, error, peer))
 
     def _dial(self, worker: WorkerId) -> None:
         incarnation, address = self._meeting.peers[worker]
@@ -296,7 +296,7 @@ class Peers:
         if link.meeting < self._meeting.number:
             self._dial(link.worker)  # it was refused, or timed out, for an earlier meeting
         else:
-            self._fail(error)
+            self._fail(error, link.worker)
 
     def _forget(self, link: Link, error: UpriverError | None) -> None:
         links = self._open.get(link.worker, [])
@@ -309,7 +309,7 @@ class Peers:
         if self._joined.get(link.worker) is link:
             del self._joined[link.worker]
             self._news.append(partial(self._lost, link.worker, link.incarnation, error))
-            self._fail(error or WorkerLost(f"{link} has left"))
+            self._fail(error or WorkerLost(f"{link} has left"), link.worker)
         elif link.is_displaced and error is not None and not self._is_closed:
             # Its peer may have noticed the break first, and met anew: messages in between are lost.
             self._news.append(partial(self._lost, link.worker, link.incarnation, error))
@@ -338,8 +338,9 @@ class Peers:
     def _give_up(self, meeting: "_Meeting") -> None:
         with self._changed:
             if meeting is self._meeting:
-                missing = ", ".join(map(str, meeting.missing(self._joined)))
-                self._fail(WaitTimeout(f"worker {self._me} has no channel to {missing} after {self._meet_s_max:g} s"))
+                missing = meeting.missing(self._joined)
+                named, late = ", ".join(map(str, missing)), f"after {self._meet_s_max:g} s"
+                self._fail(WaitTimeout(f"worker {self._me} has no channel to {named} {late}"), missing[0])
         self._tell()
 
     def _receiver(self, link: Link) -> Receiver:

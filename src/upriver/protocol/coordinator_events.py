@@ -57,6 +57,13 @@ class DrainOverdue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeetingDue:
+    """The time for the meeting after this one has come."""
+
+    meeting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPublished:
     """The epoch's manifest is in the lake, or at the start of the app the segment that ends with it. rows: per channel,
     over all vnodes. after: the epoch before it, for a segment of several epochs; ``None``: the one before by number.
@@ -228,6 +235,7 @@ CoordinatorEvent = (
     | LeaseOver
     | LeaversOverdue
     | DrainOverdue
+    | MeetingDue
     | EpochPublished
     | SegmentPublished
     | SegmentsRewritten
@@ -393,6 +401,13 @@ class RescaleBegun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeetingPostponed:
+    """Workers could not meet, and try again later: after some time, say ``MeetingDue``."""
+
+    meeting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrainBegun:
     """The rescale waits until each flow's open epochs have ended: after some time, say ``DrainOverdue``."""
 
@@ -470,6 +485,7 @@ CoordinatorAction = (
     | StartWorkers
     | RescaleBegun
     | DrainBegun
+    | MeetingPostponed
     | RescaleEnded
     | WriteControl
     | ReplaceWorker

@@ -481,11 +481,12 @@ class MetPeers:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeersLost:
     """A channel of this meeting is gone, or could not be opened. why: for the user. peer: the worker at its other end,
-    if that is known."""
+    if there was one. unreached: the worker to which no channel could be opened."""
 
     meeting: int
     why: str
     peer: WorkerId | None = None
+    unreached: WorkerId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

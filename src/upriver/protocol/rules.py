@@ -51,6 +51,9 @@ class Rules:
     """coordinator.leave_when_dry: a leaver's input is closed when the last epoch that it reads has ended."""
     coordinator_rows_have_arrived: bool = True
     """coordinator.rows_have_arrived: a stage begins when every row of the epoch for its regions has arrived."""
+    coordinator_anew_when_met: bool = True
+    """coordinator.anew_when_met: after a channel between two workers is lost that are both there, no worker begins anew
+    before all have channels again. Until then they keep their state, and answer."""
     coordinator_anew_when_torn: bool = True
     """coordinator.anew_when_torn: with exchange edges, all workers begin anew when one of them or a channel between
     two is lost."""

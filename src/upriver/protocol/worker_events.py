@@ -103,12 +103,14 @@ class PeerSaid:
 class PeerLost:
     """The channel to a peer has ended, with or without a goodbye, or could not be opened.
 
-    peer, incarnation: of the peer; ``None`` if not known. why: for the user.
+    peer, incarnation: of the peer whose channel has ended; ``None`` if not known. unreached: the first peer to which no
+    channel could be opened. why: for the user.
     """
 
     why: str
     peer: WorkerId | None = None
     incarnation: Incarnation | None = None
+    unreached: WorkerId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,8 @@ from upriver.protocol.coordinator_events import (
     HorizonAsked,
     HorizonIs,
     LeaseOver,
+    MeetingDue,
+    MeetingPostponed,
     PlansTaken,
     PlansWanted,
     PublishChanges,
@@ -80,6 +82,8 @@ _LOG = logging.getLogger("upriver.app")
 DRAIN_S_MAX = 10.0
 """Seconds for which a rescale waits until the open epochs of all flows have ended. A flow that takes longer begins anew
 by the new map."""
+MEET_AGAIN_S = 0.5
+"""Seconds between a meeting that has failed, because a link between two workers is broken, and the next one."""
 UNTOLD_MAX = 256
 """Messages to workers that wait at most while the coordinator has further events to handle."""
 
@@ -505,6 +509,8 @@ class CoordinatorLoop:
                 self.rescales.begun(action)
             case DrainBegun(ticket=ticket):
                 self._inbox.put_later(DRAIN_S_MAX, DrainOverdue(ticket=ticket))
+            case MeetingPostponed(meeting=meeting):
+                self._inbox.put_later(MEET_AGAIN_S, MeetingDue(meeting=meeting))
             case RescaleEnded():
                 self.rescales.ended(action)
             case WriteControl():

@@ -45,6 +45,8 @@ class CoordinatorJournal:
         self._failed = dict(machine.cluster.failed)
         self._unplaced: str | None = None
         """Why standbys have no place, as it was last logged."""
+        self._broken = machine.broken_links
+        """The broken links, as they were last logged."""
         self._progress_at = 0.0
         """When the progress of a rescale was last logged."""
 
@@ -60,6 +62,17 @@ class CoordinatorJournal:
                 _VIEWS.error("view %s has failed: %s", view, why, extra={"view": view})
             self._failed = dict(failed)
         self._note_standbys()
+        self._note_links()
+
+    def _note_links(self) -> None:
+        broken = self._machine.broken_links
+        if broken == self._broken:
+            return
+        for one, other in sorted({*broken} - {*self._broken}):
+            _WORKERS.warning("workers %d and %d do not reach each other", one, other, extra={"worker": int(one)})
+        if not broken:
+            _WORKERS.info("all workers reach each other again")
+        self._broken = broken
 
     def _note_standbys(self) -> None:
         why, before = self._machine.leader.why_unplaced, self._unplaced

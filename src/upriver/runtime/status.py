@@ -375,6 +375,7 @@ def app_status(
         "map_version": int(vnode_map.version),
         "views": {plan.name: _view(flow, plan) for flow in cluster for plan in flow.views},
         "standbys": dict(leader.standing()),
+        "broken_links": [[int(worker) for worker in ends] for ends in machine.broken_links],
     }
 
 

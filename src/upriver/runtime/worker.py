@@ -327,8 +327,8 @@ def _meet(loop: WorkerLoop, peers: Peers, worker: WorkerId, meet: Meet) -> None:
     def met(meeting: int) -> None:
         loop.hear(PeersMet(meeting=meeting))
 
-    def failed(_: int, error: UpriverError) -> None:
-        loop.hear(PeerLost(why=str(error)))
+    def failed(_: int, error: UpriverError, unreached: WorkerId) -> None:
+        loop.hear(PeerLost(why=str(error), unreached=unreached))
 
     incarnation, _ = meet.peers[worker]
     peers.meet(meet.meeting, meet.peers, incarnation, met, failed)

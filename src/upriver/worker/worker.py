@@ -133,7 +133,7 @@ class WorkerMeeting:
         if meet is None or event.peer in self._left or not is_member(event, meet):
             return None
         self._meet = None
-        return PeersLost(meeting=meet.meeting, why=event.why, peer=event.peer)
+        return PeersLost(meeting=meet.meeting, why=event.why, peer=event.peer, unreached=event.unreached)
 
     @property
     def news(self) -> list[Meet | PeersMet]:
