@@ -68,6 +68,12 @@ def files_stay_for_their_readers(missing: Collection[str]) -> str | None:
     return f"{sorted(missing)} are gone while a read needs them" if missing else None
 
 
+def a_broken_link_makes_nobody_begin_anew(told: Collection[Incarnation], link: str) -> str | None:
+    """told: the processes that had begun, and that the coordinator has told to begin anew as it heard of a broken link
+    between two that are there."""
+    return f"#{', #'.join(map(str, sorted(told)))} begin anew because of the link between {link}" if told else None
+
+
 # Views
 
 

@@ -55,8 +55,11 @@ from upriver.protocol.coordinator_events import (
     HorizonAsked,
     HorizonIs,
     LeaseOver,
+    LinksBroken,
+    LinksOverdue,
     MeetingDue,
     MeetingPostponed,
+    MoveWorker,
     PlansTaken,
     PlansWanted,
     PublishChanges,
@@ -83,8 +86,10 @@ from upriver.protocol.messages import (
     FlowStep,
     ForShare,
     FromWorker,
+    Meet,
     OfShare,
     OpenEpoch,
+    PeersLost,
     Resume,
     RowsApplied,
     StartedAnew,
@@ -159,6 +164,7 @@ class SimulatedCluster:
         self.trace: list[str] = []
         self.torn = 0.0
         self.spoil = 0.0
+        self.free_slots = 0.0
         """How likely a file of the checkpoints is found damaged when a worker reads it."""
         self._damaged: set[tuple[str, Epoch]] = set()
         """Checkpoints, by the first view of a flow, with a file that is damaged from now on."""
@@ -188,6 +194,10 @@ class SimulatedCluster:
         """Of processes that are gone, and could still answer."""
         self.postponed: int | None = None
         """The meeting that has failed, if the next one is to be due."""
+        self._meet: Meet | None = None
+        """The last meeting that processes were called to."""
+        self.links_broken: int | None = None
+        """The time when links broke, if the coordinator is to hear that they have been broken for long."""
         self.network = Network(self.processes.get)
         self.bad_rows = bad_rows
         self.watcher = Watcher(view_observer, vnode_map.workers, self.lake, self.oracle, self.network, bad_rows)
@@ -222,7 +232,7 @@ class SimulatedCluster:
         self.processes.clear()
         self.latest.clear()
         self.leases.clear()
-        self.postponed = None
+        self.postponed = self.links_broken = self._meet = None
         self._died_in.clear()
         self.view_observer = self.view_observer.of_another_driver()
         self.network = Network(self.processes.get)
@@ -420,6 +430,12 @@ class SimulatedCluster:
         due, self.postponed = MeetingDue(meeting=self.postponed), None
         self.step_coordinator(due)
 
+    def links_overdue(self) -> None:
+        """A lease could have run out since links broke."""
+        assert self.links_broken is not None
+        overdue, self.links_broken = LinksOverdue(time=self.links_broken), None
+        self.step_coordinator(overdue)
+
     # The lake
 
     def write_control(self, count: int) -> None:
@@ -615,11 +631,31 @@ class SimulatedCluster:
             actions = self.coordinator.step(event)
         except Exception as error:
             raise checkers.machines_do_not_fail(error) from error
+        if isinstance(event, WorkerSaid) and isinstance(event.message, PeersLost):
+            self._check_link(event.incarnation, event.message, actions)
         for action in actions:
             self._carry_out_for_all(action)
         if isinstance(event, PlansWanted):
             self._check_others(event, before, actions)
         return actions
+
+    def _check_link(self, incarnation: Incarnation, lost: PeersLost, actions: Sequence[CoordinatorAction]) -> None:
+        """The coordinator has heard of a broken link. While no key moves, and it knows of both ends, no process begins
+        anew that was called to the meeting."""
+        meet, peer = self._meet, lost.peer if lost.unreached is None else lost.unreached
+        if meet is None or peer is None or meet.meeting != lost.meeting or self.rescale_observer.is_on:
+            return
+        called = {incarnation for incarnation, _ in meet.peers.values()}
+        ends = [self.processes.get(incarnation), self.latest.get(peer)]
+        if all(end is not None and end.incarnation in called and self.watcher.is_current(end) for end in ends):
+            anew = {
+                action.incarnation
+                for action in actions
+                if isinstance(action, Tell) and isinstance(action.message, ForShare)
+                if isinstance(action.message.message, Assign)
+            }
+            link = f"worker {peer} and #{incarnation}"
+            require(checkers.a_broken_link_makes_nobody_begin_anew, anew & called, link)
 
     def _check_others(
         self, wish: PlansWanted, before: Collection[FlowId], actions: Sequence[CoordinatorAction]
@@ -684,6 +720,10 @@ class SimulatedCluster:
             case MeetingPostponed(meeting=meeting):
                 self.trace.append(f"  meeting {meeting} has failed")
                 self.postponed = meeting
+            case LinksBroken(time=time):
+                self.links_broken = time
+            case MoveWorker():
+                self._move(action)
             case DrainBegun():
                 self.trace.append(f"  rescale {action.ticket} waits for open epochs to end")
                 self.rescale_observer.drains = action.ticket
@@ -704,8 +744,19 @@ class SimulatedCluster:
             case _:
                 assert_never(action)
 
+    def _move(self, action: MoveWorker) -> None:
+        """There may be a free slot on another host, whose links to all others are whole."""
+        process = self.processes.get(action.incarnation)
+        if process is not None and process.runs and self._rng.random() < self.free_slots:
+            self.trace.append(f"  {process} moves to another host: {action.error}")
+            self.watcher.counters["workers_moved"] += 1
+            self.network.mend(process.worker)
+            self.crash(process)
+
     def _tell(self, action: Tell) -> None:
         process = self.processes.get(action.incarnation)
+        if isinstance(action.message, Meet):
+            self._meet = action.message
         self.view_observer.told(action.message, rescale_is_on=self.rescale_observer.is_on)
         self.watcher.told(process, action.message)
         if process is not None and process.runs:  # else it is lost

@@ -41,6 +41,7 @@ class EventWeights:
     dropped; with 0, all possible views are there. rescale, abort: that a user requests one, of these strategies. move:
     how fast a process gives keys away, so many at a time. dial, carry: how fast a channel between workers comes about,
     and how fast it is. cut: that one breaks. sever, mend: that a link breaks and stays so; that all are whole again.
+    free_slots: how likely there is a free slot on another host for a worker whose links are broken.
     driver: that the driver dies, and another one comes. checkpoint: that one is requested. copy, store: how fast a
     process copies its state for it, and the lake takes that. spoil: how likely the lake does not take the last of it.
     standbys, warmups: how many copies of each slice the coordinator wants,
@@ -77,6 +78,7 @@ class EventWeights:
     cut: float = 0.0
     sever: float = 0.0
     mend: float = 1.0
+    free_slots: float = 0.0
     driver: float = 0.0
     checkpoint: float = 0.0
     copy: float = 1.0
@@ -215,7 +217,7 @@ class EventWeights:
             abort=0,
             cut=0,
             sever=0,
-            mend=1,
+            mend=1 if self.mend else 0,
             driver=0,
             overdue=0,
             compact=0,

@@ -155,9 +155,9 @@ class Network:
         """From now on no channel comes about between the places of these two."""
         self._severed.add(frozenset(process.worker for process in ends))
 
-    def mend(self) -> None:
-        """All links are whole again."""
-        self._severed.clear()
+    def mend(self, worker: WorkerId | None = None) -> None:
+        """All links of a place are whole again; ``None``: all links."""
+        self._severed = {ends for ends in self._severed if worker is not None and worker not in ends}
 
     def cut(self, rng: Random, *, one_way: bool = False) -> tuple[Process, Process] | None:
         """A channel between two that run breaks: of what was said last, either way or one way, a part is lost. Between

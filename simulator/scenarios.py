@@ -256,8 +256,14 @@ SCENARIOS: Mapping[str, ClusterScenario] = MappingProxyType(
         "learners": _with(_FOLLOWED, LEARN),
         "learners cut off": _with(_FOLLOWED, LEARN, cut=0.1),
         # Links between two workers that stay broken for a while
-        **_both("links broken", {**DENSE, "sever": 0.3, "mend": 0.15}, partial_share=0.2),
-        **_both("links broken standbys", {**FOLLOWING, "sever": 0.3, "mend": 0.15}, partial_share=0.1),
+        **_both("links broken", {**DENSE, "sever": 0.3, "mend": 0.15, "free_slots": 0.3}, partial_share=0.2),
+        **_both(
+            "links broken standbys", {**FOLLOWING, "sever": 0.3, "mend": 0.15, "free_slots": 0.3}, partial_share=0.1
+        ),
+        "links broken for good": _with(WITH_EXCHANGES, {**CALM, "sever": 0.1, "mend": 0.0, "free_slots": 1.0}),
+        "links broken for good standbys": _with(
+            WITH_EXCHANGES, {**FOLLOWING, "crash": 0.0, "sever": 0.1, "mend": 0.0, "free_slots": 1.0}
+        ),
         # Users' functions that are waited for
         **_both("functions", {**HARSH, "call": 0.5}, partial_share=0.3),
         **_both("functions standbys", {**FOLLOWING, "call": 0.5, "cut": 0.02}, partial_share=0.3),

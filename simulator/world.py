@@ -139,6 +139,7 @@ class World:
         )
         self.cluster.torn = self._weights.torn
         self.cluster.spoil = self._weights.spoil
+        self.cluster.free_slots = self._weights.free_slots
         self._reads_ahead = (
             EPOCHS_AHEAD_MAX if rules.upqueries.partial_read_ahead else 0
         )  # partial.read_ahead is a rule for the shell
@@ -253,9 +254,13 @@ class World:
             moves += self._moves_of(process)
         if cluster.postponed is not None:
             moves.append((weights.dial, self._meet_again))
+        if cluster.links_broken is not None:
+            moves.append((weights.lease, self._links_overdue))
         if cluster.network.severed:
             moves.append((weights.mend, self._mend))
-        moves += [(weights.cut, self._cut), (weights.sever, self._sever), (weights.driver, self._begin_again)]
+        if weights.mend or not cluster.network.severed:
+            moves.append((weights.sever, self._sever))
+        moves += [(weights.cut, self._cut), (weights.driver, self._begin_again)]
         moves += [(weights.dial, partial(self._open, pair)) for pair in cluster.network.dialling]
         moves += [(weights.carry, partial(self._carry, line)) for line in cluster.network.busy]
         return moves
@@ -432,6 +437,10 @@ class World:
     def _meet_again(self) -> None:
         self._happened("meetings_due", "workers may meet again")
         self.cluster.meet_again()
+
+    def _links_overdue(self) -> None:
+        self._happened("links_overdue", "links have been broken for long")
+        self.cluster.links_overdue()
 
     def _cut(self) -> None:
         for one, other in self.cluster.cut():

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.coordinator.spread import ExecutorId, ExecutorSlots, executor_for_worker, host_of, staying_workers
+from upriver.coordinator.spread import (
+    ExecutorId,
+    ExecutorSlots,
+    executor_elsewhere,
+    executor_for_worker,
+    host_of,
+    staying_workers,
+)
 from upriver.ids import WorkerId
 
 EXECUTORS = st.lists(st.tuples(st.sampled_from("ABCD"), st.integers(1, 3)), min_size=1, max_size=6).map(
@@ -80,3 +87,16 @@ def test_those_leave_whose_host_has_most(found: list[str], size: int) -> None:
 def test_of_equals_the_highest_leave(instances: tuple[str, ...], staying: tuple[int, ...]) -> None:
     workers = tuple(map(WorkerId, range(4)))
     assert staying_workers(workers, 2, dict(zip(workers, instances, strict=False))) == staying
+
+
+def test_a_worker_that_leaves_its_host_goes_where_a_slot_is_free_of_any_task() -> None:
+    here, full, free = (
+        ExecutorSlots(ExecutorId(name), host, slots=2, busy=busy)
+        for name, host, busy in (("0", "A", 1), ("1", "B", 2), ("2", "C", 1))
+    )
+    beside = ExecutorSlots(ExecutorId("3"), "A", slots=2)
+    workers = Counter({free.id: 1})
+    assert executor_elsewhere([here, beside, full, free], workers, here.id) == free
+    assert executor_elsewhere([here, beside, full], workers, here.id) is None
+    assert executor_elsewhere([full, free], workers, here.id) is None  # it is not known where the worker runs
+    assert executor_elsewhere([here, free], workers, None) is None

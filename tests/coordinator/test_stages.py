@@ -19,6 +19,7 @@ from coordinator_kit import (
     published,
     said,
     tell,
+    wanted,
 )
 from machines_kit import (
     ALL_MINE,
@@ -44,14 +45,21 @@ from stages_kit import FIRST, OTHER_END, STAGED, Gathering, staged, staged_worke
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.epochs import Ledger
+from upriver.coordinator.meetings import MOVES_MAX
+from upriver.coordinator.rescale.stages import MEETINGS_AGAIN_MAX
 from upriver.errors import ProtocolError, UnknownView
 from upriver.ids import Epoch, WorkerId
 from upriver.migration.messages import Acquire, RowsSent
 from upriver.protocol.coordinator_events import (
     CoordinatorEvent,
     EpochPublished,
+    LinksBroken,
+    LinksOverdue,
     MeetingDue,
     MeetingPostponed,
+    MoveWorker,
+    RescaleEnded,
+    RescaleOutcome,
     WorkerSaid,
 )
 from upriver.protocol.messages import (
@@ -70,9 +78,10 @@ from upriver.protocol.messages import (
 from upriver.protocol.peers import ForRegion
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.worker_events import PeerSaid, Refuse, ShareAction, ShareEvent, TimeToSettle
+from upriver.vnodes import VnodeMap
 from upriver.worker.share import FlowShare
 
-ZERO, ONE = WorkerId(0), WorkerId(1)
+ZERO, ONE, TWO = WorkerId(0), WorkerId(1), WorkerId(2)
 EVERYBODY = (ZERO, ONE)
 A, Z = KEYS[0][0], KEYS[7][1]
 """A row of A, which is worker 0's, is passed on as one of Z, at the other end."""
@@ -446,6 +455,14 @@ def test_coordinator_anew_when_torn_all_begin_anew_when_a_channel_was_lost() -> 
     assert listeners(Meet, actions) == [1, 2]
 
 
+def three_workers() -> CoordinatorMachine:
+    """The first epoch is open."""
+    machine = CoordinatorMachine(VnodeMap.initial(6, [ZERO, ONE, TWO]), (STAGED,))
+    for event in (came(0, 1), came(1, 2), came(2, 3), met(1), met(2), met(3), published(1)):
+        machine.step(event)
+    return machine
+
+
 CUT = said(1, PeersLost(meeting=1, why="cut", peer=ONE))
 """Worker 0 has lost its channel to worker 1, which is there."""
 
@@ -457,11 +474,11 @@ def test_coordinator_anew_when_met_no_worker_begins_anew_while_a_link_is_broken(
     assert machine.broken_links == ((ZERO, ONE),)
     assert machine.step(said(2, PeersLost(meeting=2, why="no answer", unreached=ZERO))) == [MeetingPostponed(meeting=2)]
     assert machine.step(published(2)) == []
-    assert machine.broken_links == ((ZERO, ONE),)
     assert listeners(Meet, machine.step(MeetingDue(meeting=2))) == [1, 2]
     assert machine.step(met(1, meeting=3)) == []
+    assert machine.broken_links == ((ZERO, ONE),)
     assert listeners(Assign, machine.step(met(2, meeting=3))) == [1, 2]
-    assert machine.broken_links == ()
+    assert not machine.broken_links
 
 
 def test_coordinator_anew_when_met_switched_off_all_begin_anew_across_a_broken_link() -> None:
@@ -481,6 +498,68 @@ def test_coordinator_anew_when_met_a_loss_that_is_heard_when_the_next_process_is
     machine = staged_coordinator(*MET, published(1), gone(2), came(1, 3))
     machine.step(CUT)
     assert machine.broken_links == ()
+
+
+def test_coordinator_move_cut_off_an_end_of_a_link_that_stays_broken_moves_to_another_host() -> None:
+    machine = staged_coordinator(*MET, published(1))
+    assert only(LinksBroken, machine.step(CUT)) == [LinksBroken(time=1)]
+    machine.step(said(2, PeersLost(meeting=1, why="cut", peer=ZERO)))  # the other end has noticed, too
+    again, moves = machine.step(LinksOverdue(time=1))
+    assert again == LinksBroken(time=1)
+    assert isinstance(moves, MoveWorker)
+    assert (moves.worker, moves.incarnation) == (ONE, 2)  # both ends have one broken link
+    assert moves.error == "it does not reach worker 0, and moves to another host"
+    machine.step(gone(2))
+    assert machine.step(LinksOverdue(time=1)) == []
+    assert listeners(Assign, machine.step(came(1, 3))) == [1, 3]
+
+
+def test_coordinator_move_cut_off_the_end_with_more_broken_links_moves() -> None:
+    machine = three_workers()
+    machine.step(said(2, PeersLost(meeting=1, why="cut", peer=ZERO)))
+    machine.step(said(3, PeersLost(meeting=1, why="cut", peer=ZERO)))  # behind the call to another meeting
+    assert machine.broken_links == ((ZERO, ONE), (ZERO, TWO))
+    (moves,) = only(MoveWorker, machine.step(LinksOverdue(time=1)))
+    assert (moves.worker, moves.error) == (ZERO, "it does not reach workers 1, 2, and moves to another host")
+
+
+def test_coordinator_move_cut_off_nothing_moves_once_all_have_met_or_while_a_worker_is_lost() -> None:
+    machine = staged_coordinator(*MET, published(1), CUT, met(1, meeting=2), met(2, meeting=2))
+    assert machine.step(LinksOverdue(time=1)) == []
+    machine.step(met(1, meeting=3))
+    machine.step(met(2, meeting=3))
+    assert only(LinksBroken, machine.step(said(1, PeersLost(meeting=3, why="cut", peer=ONE)))) == [LinksBroken(time=2)]
+    assert machine.step(LinksOverdue(time=1)) == []
+    assert len(only(MoveWorker, machine.step(LinksOverdue(time=2)))) == 1
+    machine = three_workers()
+    machine.step(said(1, PeersLost(meeting=1, why="cut", peer=ONE)))
+    machine.step(gone(3))
+    assert machine.step(LinksOverdue(time=1)) == [LinksBroken(time=1)]
+
+
+def test_coordinator_move_cut_off_a_place_whose_links_stay_broken_elsewhere_is_left_alone_in_the_end() -> None:
+    machine = staged_coordinator(*MET, published(1), CUT)
+    for incarnation in range(2, 2 + MOVES_MAX):
+        (moves,) = only(MoveWorker, machine.step(LinksOverdue(time=incarnation - 1)))
+        assert moves.incarnation == incarnation
+        assert only(MoveWorker, machine.step(LinksOverdue(time=incarnation - 1))) == [moves]  # if no slot was free
+        machine.step(gone(incarnation))
+        (meet, *_) = only(Meet, machine.step(came(1, incarnation + 1)))
+        machine.step(said(1, PeersLost(meeting=meet.meeting, why="no answer", unreached=ONE)))
+    assert machine.broken_links == ((ZERO, ONE),)
+    assert only(MoveWorker, machine.step(LinksOverdue(time=1 + MOVES_MAX))) == []
+
+
+def test_coordinator_move_cut_off_where_no_rows_are_exchanged_nothing_moves_and_all_meet_again() -> None:
+    machine = coordinator(*BOTH, wanted(1, 3), came(2, 3), plans=(PLAN,))
+    for meeting in range(1, 2 + MEETINGS_AGAIN_MAX):
+        actions = machine.step(said(1, PeersLost(meeting=meeting, why="cut", unreached=ONE)))
+    (rescale,) = only(RescaleEnded, actions)
+    assert (rescale.outcome, str(rescale.error)) == (RescaleOutcome.FAILED, "worker 0: cut; no key has moved")
+    assert listeners(Assign, actions) == []
+    assert machine.broken_links == ((ZERO, ONE),)
+    assert only(MoveWorker, machine.step(LinksOverdue(time=1))) == []
+    assert listeners(Meet, machine.step(MeetingDue(meeting=1 + MEETINGS_AGAIN_MAX))) == [1, 2]
 
 
 def test_a_channel_that_is_lost_between_two_epochs_takes_no_row_with_it() -> None:

@@ -54,9 +54,11 @@ SEEN: Mapping[str, tuple[str, ...]] = {
     "log segmented": ("changes_logged", "segments", "checkpoints"),
     "log segmented exchanges": ("changes_logged", "segments", "checkpoints"),
     **{
-        f"links broken{name}": ("links_broken", "links_mended", "meetings_due", "epochs")
+        f"links broken{name}": ("links_broken", "links_mended", "meetings_due", "workers_moved", "epochs")
         for name in (" exchanges", " standbys", " standbys exchanges")
     },
+    "links broken for good": ("links_broken", "workers_moved", "epochs_ended", "rescales_live"),
+    "links broken for good standbys": ("links_broken", "workers_moved", "epochs_ended"),
     "links broken": ("epochs", "rescales_live"),
     "standbys": (*STANDBYS, "rescales_live"),
     "standbys exchanges": (*STANDBYS, "rescales_live"),

@@ -55,6 +55,7 @@ from upriver.protocol.coordinator_events import (
     HorizonIs,
     LeaseOver,
     LeaversOverdue,
+    LinksOverdue,
     MeetingDue,
     PlansTaken,
     PlansWanted,
@@ -252,6 +253,8 @@ class CoordinatorMachine:
                 self._rescales.drain_overdue(event.ticket)
             case MeetingDue(meeting=meeting):
                 self._meetings.due(meeting)
+            case LinksOverdue(time=time):
+                self._links_overdue(time)
             case EpochPublished():
                 self.cluster.publish(event)
             case SegmentPublished() | SegmentsRewritten():
@@ -312,7 +315,6 @@ class CoordinatorMachine:
         if process is not None and not self._stopping:
             self._give_up_cuts()
             self.cluster.remove(process.worker)
-            self._meetings.gone(process.worker)
             self._give_up(process)
         for flow in self.cluster:
             flow.tear()
@@ -351,7 +353,7 @@ class CoordinatorMachine:
                 self._replan(self._wanted.take())
             self._evictions.end()
             self._let_slices_change_hands()  # a rescale may have waited for it, and no message follows it
-        if self.cluster.in_step:
+        if self.cluster.in_step or self._meetings.broken:
             self._see_that_all_have_met()
         for flow in self._unless_others_may_go_on(flows):
             self._take_checkpoint(flow)
@@ -512,9 +514,14 @@ class CoordinatorMachine:
         if self._leader.advance(channels=self._meetings.have_all_met, may_change_hands=self._may_change_hands):
             self._meetings.forget()
 
+    def _links_overdue(self, time: int) -> None:
+        """coordinator.move_cut_off: not where no flow needs the links, and not while another worker is lost, too."""
+        if self._rules.coordinator_move_cut_off:
+            self._meetings.overdue(time, may_move=self.cluster.in_step and self.cluster.places.is_filled())
+
     def _see_that_all_have_met(self) -> None:
         """With exchange edges, no epoch is opened before every worker has a channel to every other
-        (coordinator.anew_when_torn)."""
+        (coordinator.anew_when_torn). If links are broken, workers meet again in any case: whether they still are."""
         is_due = self._rescales.permits.meetings and not (self._meetings.is_of_all or self._meetings.is_postponed)
         if is_due and self.cluster.speaks_no_more():
             self._meetings.call(Strategy.ICADD, None)
@@ -567,7 +574,6 @@ class CoordinatorMachine:
             self._tear(self.cluster)  # while it is known what was opened for it
         self._give_up_cuts()
         self.cluster.remove(process.worker)
-        self._meetings.gone(process.worker)
         if self._stopping:
             return
         if others_take_over:

@@ -1,7 +1,7 @@
 """What all flows of an app share: workers' places, the processes in them, which vnodes each reads, and the actions of
 the coordinator's current step."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from upriver.coordinator.spread import staying_workers
@@ -105,3 +105,9 @@ class WorkerPlaces:
         """The number of one more checkpoint: no flow has another one of this number."""
         self._last_checkpoint += 1
         return self._last_checkpoint
+
+
+def listed(workers: Iterable[WorkerId]) -> str:
+    """``worker 2``, ``workers 2, 3``."""
+    found = sorted(workers)
+    return f"worker{'' if len(found) == 1 else 's'} {', '.join(map(str, found))}"

@@ -7,7 +7,7 @@ at once: all workers resume by the new map. When a worker is lost, the standbys 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from upriver.coordinator.group import (
     TaskId,
     asking_for_a_round,
 )
-from upriver.coordinator.places import WorkerProcess
+from upriver.coordinator.places import WorkerProcess, listed
 from upriver.coordinator.spread import host_of
 from upriver.ids import BEGINNING, Epoch, FlowId, Incarnation, VnodeId, WorkerId
 from upriver.protocol.messages import CaughtUp, FeedEnded, Here, Probe
@@ -151,14 +151,14 @@ class Leader:
             return "every view is partial: only views that keep every key have standbys"
         processes = dict(cluster.processes)
         if missing := [worker for worker in cluster.workers if worker not in processes]:
-            return f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} not up"
+            return f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} not up"
         places: dict[str, list[WorkerId]] = {}
         for worker in cluster.workers:
             places.setdefault(processes[worker].instance, []).append(worker)
         if len(places) > wanted:
             return None
         where = "; ".join(
-            f"{_listed(workers)} in {'one executor' if len(workers) > 1 else 'an executor'} on {host_of(instance)}"
+            f"{listed(workers)} in {'one executor' if len(workers) > 1 else 'an executor'} on {host_of(instance)}"
             for instance, workers in sorted(places.items())
         )
         return (
@@ -505,8 +505,3 @@ class Leader:
             standby={task: holders for task, holders in standby.items() if holders},
             learner={task: worker for task, worker in last.learner.items() if (VnodeId(task), worker) in there},
         )
-
-
-def _listed(workers: Sequence[WorkerId]) -> str:
-    """``worker 2``, ``workers 2, 3``."""
-    return f"worker{'' if len(workers) == 1 else 's'} {', '.join(map(str, sorted(workers)))}"

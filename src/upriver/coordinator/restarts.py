@@ -183,6 +183,10 @@ class Restarts:
         place = self._places.get(worker)
         return place is not None and place.life == life and place.is_open and not self._is_stopping
 
+    def life(self, worker: WorkerId) -> int:
+        """The life that fills the place, or is about to."""
+        return self._places[worker].life
+
     def losses(self, worker: WorkerId) -> int:
         """How many losses in a row the place has had."""
         return self._places[worker].losses if worker in self._places else 0

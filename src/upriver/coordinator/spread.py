@@ -18,11 +18,12 @@ ExecutorId = NewType("ExecutorId", str)
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSlots:
-    """An executor that is up. slots: how many tasks it may run at a time."""
+    """An executor that is up. slots: how many tasks it may run at a time. busy: how many it runs."""
 
     id: ExecutorId
     host: str
     slots: int
+    busy: int = 0
 
 
 def executor_for_worker(executors: Iterable[ExecutorSlots], workers: Mapping[ExecutorId, int]) -> ExecutorSlots | None:
@@ -34,6 +35,18 @@ def executor_for_worker(executors: Iterable[ExecutorSlots], workers: Mapping[Exe
         on_hosts[executor.host] += workers.get(executor.id, 0)
     free = [executor for executor in known if workers.get(executor.id, 0) < executor.slots]
     return min(free, key=lambda each: (on_hosts[each.host], workers.get(each.id, 0), -each.slots), default=None)
+
+
+def executor_elsewhere(
+    executors: Collection[ExecutorSlots], workers: Mapping[ExecutorId, int], left: ExecutorId | None
+) -> ExecutorSlots | None:
+    """Where a worker should run that is to leave the host of this executor. ``None``: no other host has a slot that is
+    free of any task, or that executor is not known. workers: as of :func:`executor_for_worker`."""
+    hosts = {executor.host for executor in executors if executor.id == left}
+    free = [executor for executor in executors if executor.host not in hosts and executor.busy < executor.slots]
+    if not hosts:
+        return None
+    return executor_for_worker(free, workers)
 
 
 def host_of(instance: str) -> str:

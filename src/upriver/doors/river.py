@@ -306,7 +306,7 @@ def _of_app(status: Mapping[str, Any], has_failed_source: bool) -> list[Json]:
             found.append(_trouble(WARNING, (part, part), what, why=str(failed), then="It is tried again by itself."))
     for one, other in status.get("broken_links") or ():
         what = f"Workers {one} and {other} do not reach each other. Views that exchange rows show their last epoch."
-        then = "They are tried again by itself, and the views then go on."
+        then = "They are tried again by itself. If a slot is free on another host, one of them moves there."
         hint = "If it stays so, look at the network between the two hosts, or stop one of the two executors."
         found.append(_trouble(WARNING, ("worker", str(one)), what, then=then, hint=hint))
     if why := (status.get("standbys") or {}).get("why"):

@@ -64,6 +64,13 @@ class MeetingDue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinksOverdue:
+    """Since ``LinksBroken`` of this time, a lease could have run out."""
+
+    time: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPublished:
     """The epoch's manifest is in the lake, or at the start of the app the segment that ends with it. rows: per channel,
     over all vnodes. after: the epoch before it, for a segment of several epochs; ``None``: the one before by number.
@@ -236,6 +243,7 @@ CoordinatorEvent = (
     | LeaversOverdue
     | DrainOverdue
     | MeetingDue
+    | LinksOverdue
     | EpochPublished
     | SegmentPublished
     | SegmentsRewritten
@@ -408,6 +416,23 @@ class MeetingPostponed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinksBroken:
+    """Links between workers are broken. After a lease's time, say ``LinksOverdue``. time: how often a link broke while
+    all others were whole."""
+
+    time: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveWorker:
+    """If a task slot is free on another host, replace this process by one there. error: why, for the user."""
+
+    worker: WorkerId
+    incarnation: Incarnation
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrainBegun:
     """The rescale waits until each flow's open epochs have ended: after some time, say ``DrainOverdue``."""
 
@@ -486,6 +511,8 @@ CoordinatorAction = (
     | RescaleBegun
     | DrainBegun
     | MeetingPostponed
+    | LinksBroken
+    | MoveWorker
     | RescaleEnded
     | WriteControl
     | ReplaceWorker

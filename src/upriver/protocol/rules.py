@@ -54,6 +54,9 @@ class Rules:
     coordinator_anew_when_met: bool = True
     """coordinator.anew_when_met: after a channel between two workers is lost that are both there, no worker begins anew
     before all have channels again. Until then they keep their state, and answer."""
+    coordinator_move_cut_off: bool = True
+    """coordinator.move_cut_off: if a link between two workers stays broken for a lease's time, and a slot is free on
+    another host, the end with more broken links is replaced by a process there."""
     coordinator_anew_when_torn: bool = True
     """coordinator.anew_when_torn: with exchange edges, all workers begin anew when one of them or a channel between
     two is lost."""

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any, assert_never
 
@@ -39,8 +40,11 @@ from upriver.protocol.coordinator_events import (
     HorizonAsked,
     HorizonIs,
     LeaseOver,
+    LinksBroken,
+    LinksOverdue,
     MeetingDue,
     MeetingPostponed,
+    MoveWorker,
     PlansTaken,
     PlansWanted,
     PublishChanges,
@@ -68,6 +72,7 @@ from upriver.runtime.app_progress import AppProgress
 from upriver.runtime.coordinator_requests import AppFailure, CoordinatorInbox, PendingRequests
 from upriver.runtime.joined_workers import JoinedWorkers, WorkerEnd
 from upriver.runtime.journal import CoordinatorJournal
+from upriver.runtime.leases import USUAL
 from upriver.runtime.rescales import Rescales
 from upriver.runtime.source_supervisor import SourceSupervisor, source_failure
 from upriver.runtime.status import Recoveries, app_status, view_stats
@@ -132,17 +137,22 @@ class CoordinatorLoop:
         sources: SourceSupervisor | None = None,
         control: ControlKeeper | None = None,
         changes: ChangePublisher | None = None,
+        move_worker: Callable[[WorkerId, Callable[[], None]], None] = lambda *_: None,
+        lease_s: float = USUAL.lease_s,
     ) -> None:
         """leavers_s: seconds for which a rescale by learners waits for workers that leave; ``None``: as long as it
         takes. sources: those of the app's tables, for the status; without them, the status has no tables. start_worker:
         fills a slot, some time after it has returned; without it, no rescale can add workers. keeper: without it, the
         machine must take no checkpoints. histories: of the workers' slots. control: without it, no control record is
-        written. changes: without it, no view may be logged."""
+        written. changes: without it, no view may be logged. move_worker: looks for a free slot on another host
+        than the worker's, and calls back if there is one, some time after it has returned. lease_s: of the workers."""
         self._machine = machine
         self._flows = count(len(machine.cluster.flows) + 1)
         """The numbers of flows to come: those that the app begins with have the first ones."""
         self._keepers = LakeKeepers(keeper, control, changes)
         self._start_worker = start_worker
+        self._move_worker = move_worker
+        self._lease_s = lease_s
         self._histories = histories
         self._sources = sources
         self._lake_status: Callable[[], dict[str, Any]] = _no_lake_status
@@ -436,6 +446,7 @@ class CoordinatorLoop:
             run_all(self._workers.close, self._keepers.stop, self._inbox.close, self._thread.join)
             # Both hold references to the app, and Spark's callback threads hold one to this loop.
             self._start_worker, self._histories, self._lake_status = None, dict, _no_lake_status
+            self._move_worker = lambda *_: None
 
     # The loop
 
@@ -511,6 +522,10 @@ class CoordinatorLoop:
                 self._inbox.put_later(DRAIN_S_MAX, DrainOverdue(ticket=ticket))
             case MeetingPostponed(meeting=meeting):
                 self._inbox.put_later(MEET_AGAIN_S, MeetingDue(meeting=meeting))
+            case LinksBroken(time=time):
+                self._inbox.put_later(self._lease_s, LinksOverdue(time=time))
+            case MoveWorker():
+                self._move_worker(action.worker, partial(self._workers.give_up, action.incarnation, action.error))
             case RescaleEnded():
                 self.rescales.ended(action)
             case WriteControl():

@@ -26,7 +26,7 @@ from typing import assert_never
 from uuid import uuid4
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
@@ -47,7 +47,7 @@ from upriver.coordinator.restarts import (
     StopRestarts,
     one_line,
 )
-from upriver.coordinator.spread import ExecutorId, ExecutorSlots, executor_for_worker
+from upriver.coordinator.spread import ExecutorId, ExecutorSlots, executor_elsewhere, executor_for_worker
 from upriver.errors import ClusterError, DeclarationError, DuplicateAttempt, UpriverError
 from upriver.ids import WorkerId
 from upriver.net.wire import error_from_json
@@ -181,6 +181,8 @@ class WorkerHost:
         """Held while a worker's executor is chosen. Guards the next field."""
         self._asked_for: dict[WorkerId, tuple[int, ExecutorId]] = {}
         """Each worker's life, and the executor that Spark was asked to run it on."""
+        self._moves: dict[WorkerId, ExecutorSlots] = {}
+        """Where the next lives of workers are to run that leave their hosts."""
 
     def replan(self, plans: tuple[DataflowPlan, ...]) -> None:
         """Give workers that start from now on these views."""
@@ -207,6 +209,24 @@ class WorkerHost:
         elif self._step(LifeLost(worker=worker, life=life, why=why, at=time.monotonic())):
             why = one_line(why)
             _LOG.warning("worker %d was lost, and is started again: %s", worker, why, extra={"worker": int(worker)})
+
+    def move(self, worker: WorkerId, give_up: Callable[[], None]) -> None:
+        """If another host than the worker's has a free slot, run the worker's next life there, and call ``give_up``,
+        which ends this life. Returns at once."""
+        with self._lock:
+            self._run_thread(f"upriver-worker-{worker}-move", partial(self._move, worker, give_up))
+
+    def _move(self, worker: WorkerId, give_up: Callable[[], None]) -> None:
+        context = self._spark.sparkContext
+        with self._lock:
+            here = self._tag_of(worker, self._restarts.life(worker))
+        with self._placing:
+            executors, left = executors_of(context), executor_of(context, here)
+            chosen = executor_elsewhere(executors, self._workers_on(context, but=worker), left)
+            if chosen is not None:
+                self._moves[worker] = chosen
+        if chosen is not None:
+            give_up()
 
     def end_attempt(self, attempt: int, why: str) -> None:
         """Make Spark kill one attempt of a task. This does not count as a failure of the task."""
@@ -288,18 +308,23 @@ class WorkerHost:
         context = self._spark.sparkContext
         with self._lock:
             is_unlucky = self._restarts.losses(worker) > 1  # perhaps because of its executor
-        if self._config.is_local or is_unlucky:
+        if self._config.is_local:
             return None
         with self._placing:
-            workers = Counter(
-                executor_of(context, self._tag_of(other, its_life)) or asked_for
-                for other, (its_life, asked_for) in self._asked_for.items()
-                if other != worker
-            )
-            chosen = executor_for_worker(executors_of(context), workers)
+            chosen = self._moves.pop(worker, None)
+            if chosen is None and not is_unlucky:
+                chosen = executor_for_worker(executors_of(context), self._workers_on(context, but=worker))
             if chosen is not None:
                 self._asked_for[worker] = life, chosen.id
         return chosen
+
+    def _workers_on(self, context: SparkContext, but: WorkerId) -> Counter[ExecutorId]:
+        """How many workers run on each executor, without this one."""
+        return Counter(
+            executor_of(context, self._tag_of(other, life)) or asked_for
+            for other, (life, asked_for) in self._asked_for.items()
+            if other != but
+        )
 
     def _end(self, worker: WorkerId, life: int) -> None:
         cancel_jobs(self._spark, self._tag_of(worker, life))

@@ -17,13 +17,20 @@ HOSTS_S_MAX = 3.0
 """Seconds from the beginning of a session on in which a start waits for executors on a second host, when those of one
 host would do."""
 _POLL_S = 0.1
+_ATTEMPTS_MAX = 10
+"""Attempts of a task among which the one that runs is looked for."""
 _DRIVER = "driver"
 
 
 def executors_of(context: SparkContext) -> list[ExecutorSlots]:
     """The executors that are up. In local mode there is none: the driver runs all tasks."""
     return [
-        ExecutorSlots(ExecutorId(str(found.id())), str(found.hostPort()).rpartition(":")[0], int(found.maxTasks()))
+        ExecutorSlots(
+            ExecutorId(str(found.id())),
+            str(found.hostPort()).rpartition(":")[0],
+            int(found.maxTasks()),
+            int(found.activeTasks()),
+        )
         for found in _each(context._jsc.sc().statusStore().executorList(True))
         if str(found.id()) != _DRIVER
     ]
@@ -41,12 +48,13 @@ def wait_for_hosts(context: SparkContext, workers: int, seconds: float) -> None:
 
 
 def executor_of(context: SparkContext, tag: str) -> ExecutorId | None:
-    """Where the task of a job with this tag runs; ``None`` if none has been started."""
+    """Where the task of a job with this tag runs, or has run first; ``None`` if none has been started."""
     spark = context._jsc.sc()
     for job in spark.statusTracker().getJobIdsForTag(tag):
         found = spark.statusTracker().getJobInfo(job)
         for stage in [] if found.isEmpty() else found.get().stageIds():
-            for task in _each(spark.statusStore().taskList(stage, 0, 1)):
+            tasks = list(_each(spark.statusStore().taskList(stage, 0, _ATTEMPTS_MAX)))
+            for task in [*(task for task in tasks if task.status() == "RUNNING"), *tasks]:
                 return ExecutorId(str(task.executorId()))
     return None
 

@@ -342,7 +342,16 @@ class RunningApp:
         )
         leavers_s = None if standbys.leave_timeout_ms is None else standbys.leave_timeout_ms / 1000
         return CoordinatorLoop(
-            machine, self._start_worker, keeper, leavers_s, self._histories, self._supervisor, self._control, changes
+            machine,
+            self._start_worker,
+            keeper,
+            leavers_s,
+            self._histories,
+            self._supervisor,
+            self._control,
+            changes,
+            self._move_worker,
+            self._config.failure_detection.lease_s,
         )
 
     @property
@@ -353,6 +362,10 @@ class RunningApp:
     def _start_worker(self, worker: WorkerId) -> None:
         assert self._host is not None
         self._host.start(worker)
+
+    def _move_worker(self, worker: WorkerId, give_up: Callable[[], None]) -> None:
+        assert self._host is not None
+        self._host.move(worker, give_up)
 
     def _claim(self, worker: WorkerId, life: int, attempt: int, holder_has_lease: bool) -> Claim:
         if self._host is None:

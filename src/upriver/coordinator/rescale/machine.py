@@ -12,13 +12,13 @@ without the leavers, so that none of them depends on a leaver (``Parting``). ``d
 ``RescaleQueue``: the rescales that wait, in the order of the requests (icadd.one_rescale_at_a_time).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from upriver.coordinator.cluster import Cluster, ServedFlow
 from upriver.coordinator.control import Control
 from upriver.coordinator.meetings import Meetings
-from upriver.coordinator.places import WorkerProcess
+from upriver.coordinator.places import WorkerProcess, listed
 from upriver.coordinator.replication import Leader
 from upriver.coordinator.rescale.plan import AnnouncedPlan, RescalePlan, first
 from upriver.coordinator.rescale.stages import (
@@ -280,12 +280,13 @@ class RescaleMachine:
 
     def channel_lost(self, process: WorkerProcess, message: PeersLost) -> None:
         """A channel is lost. While keys move, messages may be lost with it. Before that, workers only open it again."""
-        why = f"worker {process.worker}: {message.why}; all workers start anew by the old map"
+        why = f"worker {process.worker}: {message.why}"
         match self.stage:
             case Moving(rescale, announced):
-                self._fail(rescale, announced.plan, why)
+                self._fail(rescale, announced.plan, f"{why}; all workers start anew by the old map")
             case Meeting(rescale, 0) | Draining(rescale, 0):
-                self._fail(rescale, rescale.plan, why)
+                self._send_joiners_home(rescale.plan)
+                self._end(rescale, RescaleOutcome.FAILED, 0, WorkerLost(f"{why}; no key has moved"))
             case Meeting(rescale, left) | Draining(rescale, left):
                 self._begin_again(rescale, left - 1)
 
@@ -299,9 +300,9 @@ class RescaleMachine:
                 return "the lake, to record the rescale"
             case Starting(rescale):
                 missing = {*cluster.workers, *rescale.plan.joining} - cluster.processes.keys()
-                return f"{_listed(missing)} to start" if missing else self._open_epochs
+                return f"{listed(missing)} to start" if missing else self._open_epochs
             case Meeting():
-                return f"{_listed(self._meetings.lacking)} to reach all other workers"
+                return f"{listed(self._meetings.lacking)} to reach all other workers"
             case Draining():
                 return self._open_epochs if cluster.is_complete() else "all workers to restore their state"
         return None
@@ -326,7 +327,7 @@ class RescaleMachine:
         if not late:
             return "snapshots to be taken" if self._cluster.is_scanned() else "the last epoch to end"
         through = max(member.sent for member in late)
-        return f"{_listed({member.worker for member in late})} to finish epoch {through}"
+        return f"{listed({member.worker for member in late})} to finish epoch {through}"
 
     # From stage to stage
 
@@ -554,9 +555,3 @@ class RescaleMachine:
         for flow in self._cluster:
             flow.join_in()
         self._control.end(RescaleEnded(ticket=rescale.request.ticket, outcome=outcome, vnodes=vnodes, error=error))
-
-
-def _listed(workers: Iterable[WorkerId]) -> str:
-    """``worker 2``, ``workers 2, 3``."""
-    found = sorted(workers)
-    return f"worker{'' if len(found) == 1 else 's'} {', '.join(map(str, found))}"
