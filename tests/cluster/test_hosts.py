@@ -1,4 +1,5 @@
-"""A Spark cluster of several hosts, with speculation: workers come up by default, and one attempt of each stays.
+"""A Spark cluster of several hosts, with speculation: workers come up by default, and one attempt of each stays. Links
+between the hosts break.
 
 All tests share one cluster, and most of them one app, which a late one stops: they run in order.
 """
@@ -6,13 +7,14 @@ All tests share one cluster, and most of them one app, which a late one stops: t
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hosts_kit import CLIENT, MASTER, ONE, OTHER, WAIT_S, Hosts, LoopbackHosts, NamespaceHosts, StandaloneCluster
+from standby_kit import await_that
 
 pytestmark = pytest.mark.cluster
 
@@ -144,3 +146,82 @@ def test_one_host_of_several_with_another_version_is_found(running: Running, tmp
     refused = running.cluster.ask("start", "odd", {}, 30.0, str(python))
     assert refused["error"] == "ClusterError"
     assert "has sqlglot 1.2.3, and the driver" in refused["message"]
+
+
+# Links between the hosts
+
+EPOCHS = 3
+"""Epochs of the view without exchanges that end while a link is broken."""
+VIEWS = ("counts", "sizes")
+
+
+class Ticking:
+    """An app whose table grows, on two hosts with a network each."""
+
+    def __init__(self, running: Running) -> None:
+        assert isinstance(running.cluster.hosts, NamespaceHosts)
+        self.cluster, self.hosts = running.cluster, running.cluster.hosts
+
+    def start(self, workers: int) -> None:
+        told = self.cluster.ask("tick", "ticking", workers)
+        assert "error" not in told, told
+        await_that(lambda: all(self.cluster.ask("look", "ticking")["found"].values()))
+
+    def look(self, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Look until something is so. Every look must find all rows of both views."""
+        seen: list[dict[str, Any]] = []
+
+        def is_so() -> bool:
+            seen.append(self.cluster.ask("look", "ticking"))
+            assert seen[-1].get("found") == dict.fromkeys(VIEWS, True), seen[-1]
+            return until(seen[-1])
+
+        await_that(is_so, lambda: seen[-1])
+        return seen[-1]
+
+
+@pytest.fixture
+def ticking(apart: Running) -> Iterator[Ticking]:
+    apart.cluster.ask("stop", "app")
+    yield Ticking(apart)
+    apart.cluster.ask("stop", "ticking")
+
+
+def ended(view: str, epoch: int) -> Callable[[dict[str, Any]], bool]:
+    """Whether a view has ended this epoch."""
+    return lambda seen: bool(seen["epochs"][view] >= epoch)
+
+
+def test_links_broken_one_way_or_both_stop_no_answers_and_restart_no_worker(ticking: Ticking) -> None:
+    """Of three workers, the one that is alone on its host does not reach the two others, whose host is full."""
+    hosts = ticking.hosts
+    ticking.start(3)
+    for ways in (((ONE, OTHER),), ((ONE, OTHER), (OTHER, ONE))):
+        before = ticking.look(lambda seen: seen["links"] == [] and len(seen["hosts"]) == 3)
+        for host, other in ways:
+            hosts.cut(host, other)
+        broken = ticking.look(lambda seen: len(seen["links"]) == 2)
+        (alone,) = (worker for worker in (0, 1, 2) if before["hosts"].count(before["hosts"][worker]) == 1)
+        assert all(alone in link for link in broken["links"])
+        later = ticking.look(ended("counts", broken["epochs"]["counts"] + EPOCHS))
+        assert later["epochs"]["sizes"] == broken["epochs"]["sizes"]
+        for host, other in ways:
+            hosts.mend(host, other)
+        whole = ticking.look(lambda seen: seen["links"] == [])
+        ticking.look(ended("sizes", whole["epochs"]["counts"]))
+        assert whole["restarts"] == before["restarts"]
+
+
+def test_coordinator_move_cut_off_a_worker_moves_to_the_host_of_the_other(ticking: Ticking) -> None:
+    ticking.start(2)
+    before = ticking.look(lambda seen: len({*seen["hosts"]}) == 2)
+    ticking.hosts.cut(ONE, OTHER)
+    try:
+        ticking.look(lambda seen: seen["links"] == [[0, 1]])
+        await_that(lambda: before["hosts"][:1] * 2 == ticking.cluster.ask("look", "ticking").get("hosts"))
+        last = ticking.cluster.ask("look", "ticking")["epochs"]["counts"]
+        after = ticking.look(ended("sizes", last + 1))
+        assert after["links"] == []
+        assert after["failures"][1] == "worker 1 failed: it does not reach worker 0, and moves to another host"
+    finally:
+        ticking.hosts.mend(ONE, OTHER)

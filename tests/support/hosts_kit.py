@@ -78,6 +78,15 @@ class NamespaceHosts(Hosts):
     def on(self, host: int) -> list[str]:
         return ["ip", "netns", "exec", self._names[host]]
 
+    def cut(self, host: int, other: int) -> None:
+        """What a host sends to another one is lost from now on; the other way is open."""
+        nowhere = ("lladdr", "02:00:00:00:00:01", "nud", "permanent", "dev", "eth0")
+        _ip("-n", self._names[host], "neigh", "replace", self.addresses[other], *nowhere)
+
+    def mend(self, host: int, other: int) -> None:
+        """It arrives again."""
+        _ip("-n", self._names[host], "neigh", "del", self.addresses[other], "dev", "eth0")
+
     def close(self) -> None:
         for name in self._names:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)

@@ -3,7 +3,10 @@
 usage: hosts.py MASTER HOST ROOT. HOST: where the driver listens. For each line that it reads, a command with its
 arguments as one JSON list, it prints one JSON object: what came of it, or an error's class and message. ``start NAME
 SETTINGS TIMEOUT_S [PYTHON]``: an app on ROOT/NAME, whose workers run that interpreter; where it is reached. ``attempts
-NAME``: of each worker's task, and what a lookup finds. ``rescale NAME WORKERS``. ``stop NAME``.
+NAME``: of each worker's task, and what a lookup finds. ``rescale NAME WORKERS``. ``stop NAME``. ``tick NAME WORKERS``:
+an app whose table grows all the time, with a view of one region, ``counts``, and a view that exchanges rows, ``sizes``.
+``look NAME``: the status of its links and workers, and of each view the epoch and whether a lookup of each group finds
+it.
 """
 
 import json
@@ -45,6 +48,32 @@ class Driver:
         app.start(timeout=timeout_s, wait=True)
         self._apps[name] = app
         return {"address": app.address, "token": app.token, "workers": app.status()["workers"]}
+
+    def tick(self, name: str, workers: int) -> dict[str, Any]:
+        self.spark.sparkContext.pythonExec = sys.executable
+        app = App(self.spark, f"{self._root}/{name}", workers=workers, ingest_tasks=1)
+        ticks = self.spark.readStream.format("rate").option("rowsPerSecond", 20).load()
+        app.table("ticks", ticks.selectExpr("value AS id", f"value % {GROUPS} AS grp"), key="id")
+        app.view("counts", "SELECT grp, count(*) AS n FROM ticks GROUP BY grp", key="grp", partial=False)
+        sizes = f"SELECT grp * 3 % {GROUPS} AS grp, sum(n) AS m FROM counts GROUP BY grp * 3 % {GROUPS}"
+        app.view("sizes", sizes, key="grp", partial=False)
+        app.start(timeout=WAIT_S, wait=True)
+        self._apps[name] = app
+        return {"workers": app.status()["workers"]}
+
+    def look(self, name: str) -> dict[str, Any]:
+        app = self._apps[name]
+        views = ("counts", "sizes")
+        found = {view: all(app.lookup(view, [group]).num_rows for group in range(GROUPS)) for view in views}
+        status = app.status()
+        return {
+            "found": found,
+            "epochs": {view: status["views"][view]["epoch"] for view in views},
+            "links": status["broken_links"],
+            "failures": [worker["last_failure"] for worker in status["workers"]],
+            "restarts": [worker["restarts"] for worker in status["workers"]],
+            "hosts": [worker["address"].rpartition(":")[0] for worker in status["workers"] if worker["address"]],
+        }
 
     def attempts(self, name: str) -> dict[str, Any]:
         """Of each worker's task: status and host of each attempt, in order, and whether it is a copy."""
