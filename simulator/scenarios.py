@@ -262,7 +262,7 @@ SCENARIOS: Mapping[str, ClusterScenario] = MappingProxyType(
         ),
         "links broken for good": _with(WITH_EXCHANGES, {**CALM, "sever": 0.1, "mend": 0.0, "free_slots": 1.0}),
         "links broken for good standbys": _with(
-            WITH_EXCHANGES, {**FOLLOWING, "crash": 0.0, "sever": 0.1, "mend": 0.0, "free_slots": 1.0}
+            WITH_EXCHANGES, {**FOLLOWING, "crash": 0.0, "sever": 0.03, "mend": 0.0, "free_slots": 1.0}
         ),
         # Users' functions that are waited for
         **_both("functions", {**HARSH, "call": 0.5}, partial_share=0.3),

@@ -11,7 +11,7 @@ from upriver.protocol.messages import Meet, MetPeers, PeersLost
 from upriver.protocol.strategies import Strategy
 
 MOVES_MAX = 3
-"""Processes of one place that are to run elsewhere because of broken links, until all workers have met."""
+"""Processes of one place that are to run elsewhere because of broken links, until one of them reaches all others."""
 
 
 class Meetings:
@@ -31,7 +31,7 @@ class Meetings:
         self._times_broken = 0
         """How often a link broke while all others were whole."""
         self._moved: dict[WorkerId, set[Incarnation]] = {}
-        """By place: the processes that were to run elsewhere, since all workers last met."""
+        """By place: the processes that were to run elsewhere, since one there last reached all others."""
         self._is_postponed = False
         """The last meeting has failed, and the next one is not due."""
 
@@ -86,9 +86,9 @@ class Meetings:
         """A worker has all its channels."""
         if self.is_last(message.meeting):
             self._waiting -= {process.incarnation}
+            self._moved.pop(process.worker, None)
             if self.have_all_met:
                 self._broken = frozenset()
-                self._moved.clear()
 
     def lost(self, process: WorkerProcess, message: PeersLost) -> bool:
         """A worker has lost a channel, or has none. Returns whether there is anything to do about it: not if workers
