@@ -133,6 +133,11 @@ class DuplicateAttempt(WorkerLost):
     """Spark runs a worker's task twice, and the other attempt is the worker."""
 
 
+class SealBroken(ClusterError):
+    """A frame on a connection between two processes lacks its seal: what lies between them has changed, added,
+    repeated or dropped bytes. Nothing of the frame was used."""
+
+
 class WrongOwner(ClusterError):
     """A worker got keys that it does not own, or does not own yet: fetch the routing again."""
 

@@ -1,5 +1,6 @@
 """Subscriptions against a real server and a real log: each change once, in order, whatever is cut or forgotten."""
 
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,9 +9,10 @@ import pyarrow as pa
 import pytest
 from changes_kit import VIEW, Change, WrittenLog, change, random_history
 from client_kit import Cluster, View
-from server_kit import SECONDS_MAX, cut_connections
+from middle_kit import Middle, NowAndThen
+from server_kit import SECONDS_MAX, TOKEN, cut_connections
 
-from upriver.client.client import Client
+from upriver.client.client import Client, connect
 from upriver.client.subscriptions import THROUGH, Subscription
 from upriver.errors import ChangesGone, ClusterError, DeclarationError, ProtocolError, UnknownView
 from upriver.ids import Epoch
@@ -116,6 +118,16 @@ def test_connections_that_are_cut_and_a_coordinator_that_restarts_cost_nothing(
             cut_connections(cluster.coordinator.port)
         rows += told(next(subscription))
     assert in_order(rows) == in_order(ALL)
+
+
+@pytest.mark.parametrize("pieces", [PieceLimits(rows=1)], indirect=True)
+def test_whatever_a_man_in_the_middle_does_each_change_comes_once(cluster: Cluster) -> None:
+    with Middle(cluster.coordinator.address) as middle, connect(middle.address, TOKEN) as client:
+        subscription = client.subscribe("rows")
+        middle.tamper = harm = NowAndThen(random.Random(3), 12)
+        batches = until(subscription, LAST)
+        assert harm.done
+    assert in_order(rows_of(batches)) == in_order(ALL)
 
 
 def test_only_the_changes_of_some_keys(client: Client) -> None:

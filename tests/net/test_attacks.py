@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from channel_kit import Hub, Recorder
-from lookup_kit import Answering, Given, KeysAsked, LookupStream, answer_on, refusal_on
+from lookup_kit import Answering, Given, KeysAsked, LookupStream, RawLine, answer_on, refusal_on
 from server_kit import KEYS, SECONDS_MAX, SECRET, TOKEN, calls_server, client_of, peer_of
 
 from upriver.client.lookups import KeySet
@@ -44,7 +44,7 @@ from upriver.net.handshake import (
     hello,
     nonce,
 )
-from upriver.net.line import ANSWER_TERMS, CALL_TERMS, KEYS_MAX, LOOKUP_TERMS, Line, answer_all
+from upriver.net.line import CALL_TERMS, KEYS_MAX, LOOKUP_TERMS, Line, answer_all
 from upriver.net.lookups import LookupService
 from upriver.net.remote import Connection, Remote, dial
 from upriver.net.server import Caller, Listen, Server
@@ -320,9 +320,8 @@ def test_a_quarter_of_the_descriptors_is_kept_for_the_lake(files: int) -> None:
 # B5: clients that ask for too much ------------------------------------------------------------------------------
 
 
-def opened(server: Server) -> tuple[ByteStream, Line]:
-    stream, _ = dial(client_of(server.address), Purpose.LOOKUPS, SECONDS_MAX)
-    return stream, Line(stream, ANSWER_TERMS)
+def opened(server: Server) -> RawLine:
+    return RawLine(client_of(server.address))
 
 
 def refused(line: Line) -> str:
@@ -357,9 +356,9 @@ def test_memory_is_taken_as_bytes_come() -> None:
 def test_promises_that_are_not_kept_take_no_memory() -> None:
     with poor_server(SPARE_BYTES) as remote, ExitStack() as lines:
         for _ in range(8):
-            stream, _ = dial(remote, Purpose.LOOKUPS, SECONDS_MAX)
-            lines.callback(stream.close)
-            stream.write(struct.pack("<IIQ", LOOKUP_TERMS.head_bytes_max, 0, LOOKUP_TERMS.batch_bytes_max) + b"{")
+            line = RawLine(remote)
+            lines.callback(line.close)
+            line.stream.write(line.announce(LOOKUP_TERMS.head_bytes_max, 0, LOOKUP_TERMS.batch_bytes_max) + b"{")
         assert is_served(remote)
 
 
@@ -368,8 +367,8 @@ def test_a_frame_larger_than_may_be_ends_the_line(server: Server, place: int) ->
     terms = LOOKUP_TERMS
     sizes = [0, 0, 0]
     sizes[place] = (terms.head_bytes_max, terms.hashes_bytes_max, terms.batch_bytes_max)[place] + 1
-    stream, line = opened(server)
-    stream.write(struct.pack("<IIQ", *sizes))
+    line = opened(server)
+    line.stream.write(line.announce(*sizes))
     assert "too large" in refused(line)
     assert line.receive() is None
     line.close()
@@ -404,10 +403,10 @@ UNFOLDING = {
 def test_keys_that_unfold_are_refused_and_the_line_goes_on(server: Server, kind: str) -> None:
     batch, said = UNFOLDING[kind]
     options = pa.ipc.IpcWriteOptions(compression="zstd") if kind == "compressed" else None
-    stream, line = opened(server)
-    stream.write(question(batch, options))
+    line = opened(server)
+    line.write(question(batch, options))
     assert said in refused(line)
-    stream.write(question(keys("a")))
+    line.write(question(keys("a")))
     answer = answer_on(line)
     assert answer is not None
     assert answer.batch == keys("a")
@@ -445,9 +444,9 @@ def test_unread_answers_are_bounded_in_all() -> None:
     """One is under way, and does not get on. The others are told so at once, and take nothing."""
     wide = Wide(LARGE_BYTES)
     with Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(wide))}, traffic=Traffic(LARGE_BYTES)) as server:
-        mute, line = opened(server)
+        line = opened(server)
         line.send(QUESTION, keys("a"))
-        assert not mute.is_at_end()  # its answer has begun to come
+        assert not line.stream.is_at_end()  # its answer has begun to come
         for _ in range(8):
             other = LookupStream(client_of(server.address), SECONDS_MAX)
             other.ask(asked(keys("a")))
@@ -478,7 +477,7 @@ def test_a_client_that_never_reads_is_cut_off() -> None:
     wide = Wide(LARGE_BYTES)
     traffic = Traffic(LARGE_BYTES, send_s_max=0.05, bytes_per_s_min=1 << 40)
     with Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(wide))}, traffic=traffic) as server:
-        mute, line = opened(server)
+        line = opened(server)
         line.send(QUESTION, keys("a"))
         wide.asked.get(timeout=SECONDS_MAX)
         for thread in threading.enumerate():
@@ -486,7 +485,7 @@ def test_a_client_that_never_reads_is_cut_off() -> None:
                 thread.join(SECONDS_MAX)
         assert traffic.bytes == 0
         with pytest.raises(OSError, match=r"."):
-            mute.take(LARGE_BYTES)
+            line.stream.take(LARGE_BYTES)
         line.close()
 
 
@@ -504,7 +503,7 @@ def test_a_line_on_which_nothing_comes_or_goes_ends() -> None:
 
 
 def test_schemas_without_end_end_the_line(server: Server) -> None:
-    _, line = opened(server)
+    line = opened(server)
     wide = pa.schema([("k" * 100_000, pa.string())])
     said = ""
     for number in range(100):
@@ -530,10 +529,9 @@ def test_json_nested_deeply_is_refused(text: bytes) -> None:
 
 def test_calls_nested_deeply_are_refused_and_the_line_goes_on() -> None:
     with calls_server() as server:
-        stream, _ = dial(client_of(server.address), Purpose.CALLS, SECONDS_MAX)
-        line = Line(stream, ANSWER_TERMS)
+        line = RawLine(client_of(server.address), Purpose.CALLS)
         deep = b'{"act":"ping","fields":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001
-        stream.write(struct.pack("<IIQ", len(deep), 0, 0) + deep)
+        line.write(struct.pack("<IIQ", len(deep), 0, 0) + deep)
         assert "nested too deeply" in refused(line)
         line.send({"act": "ping", "fields": {}})
         answer = line.receive()
@@ -610,7 +608,7 @@ def test_rows_that_are_missing_are_an_error(broken: dict[str, object]) -> None:
 
     class Broken:
         def serve(self, caller: Caller) -> None:
-            answer_all(Line(caller.stream, CALL_TERMS), lambda _: (broken, None))
+            answer_all(Line(caller.stream, CALL_TERMS, caller.session), lambda _: (broken, None))
 
         def stop(self) -> None:
             pass

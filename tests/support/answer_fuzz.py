@@ -6,8 +6,10 @@ not refused would read memory that is not its own.
 """
 
 import random
+import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -25,7 +27,9 @@ from upriver.client.subscriptions import Subscription
 from upriver.errors import UpriverError
 from upriver.ids import Epoch, WorkerId
 from upriver.net.byte_stream import ByteStream
+from upriver.net.frames import SEAL_BYTES, Seals
 from upriver.net.handshake import Purpose
+from upriver.net.line import SMALL_FRAME_BYTES_MAX
 from upriver.net.lookups import LookupService
 from upriver.net.remote import Connection, check_schema
 from upriver.net.server import Caller, Calls, Server, Service
@@ -36,6 +40,8 @@ from upriver.protocol.lookups import Routing, ViewRoute
 from upriver.state.changes import ChangePosition, changes_schema
 from upriver.vnodes import VnodeMap
 
+SIZES = struct.Struct("<IIQ")
+"""Of a frame."""
 KEY = pa.array(range(5))
 VIEWS = {
     name: pa.RecordBatch.from_arrays([KEY, column], ["k", "v"])
@@ -49,24 +55,55 @@ SOURCE = {"key": ["k"], "schema": schema_to_json(VIEWS["text"].schema), "vnodes"
 
 
 class ChangedStream:
-    """A stream that changes most of what goes out, and ends behind it: a client that waits for more sees the end."""
+    """A stream that changes most of what goes out, and ends behind it: a client that waits for more sees the end.
 
-    def __init__(self, stream: ByteStream, rng: random.Random) -> None:
-        self._stream, self._rng = stream, rng
+    What it has changed is sealed anew: these are the answers of a server that knows the key, and has a fault."""
+
+    def __init__(self, stream: ByteStream, seals: Seals, rng: random.Random) -> None:
+        self._stream, self._seals, self._rng = stream, seals, rng
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, data: bytes) -> None:
+        frames = without_seals(data)
         if self._rng.random() < 0.1:
-            self._stream.write(data)
+            self._stream.write(self._sealed(frames))
             return
-        self._stream.write(changed(self._rng, data))
+        self._stream.write(self._sealed(changed(self._rng, frames)))
         self._stream.cut()
 
     def write_at_once(self, data: bytes) -> int:
         self.write(data)
         return len(data)
+
+    def _sealed(self, frames: bytes) -> bytes:
+        """Each frame with its seals; what is no whole frame as it is."""
+        sealed, at = b"", 0
+        while len(frames) - at >= SIZES.size:
+            sizes, end = frames[at : at + SIZES.size], at + SIZES.size + sum(SIZES.unpack_from(frames, at))
+            if is_large(sizes):
+                sizes += self._seals.of_sizes(sizes)
+            if end > len(frames):
+                return sealed + sizes + frames[at + SIZES.size :]
+            frame = sizes + frames[at + SIZES.size : end]
+            sealed, at = sealed + frame + self._seals.next(frame), end
+        return sealed + frames[at:]
+
+
+def is_large(sizes: bytes) -> bool:
+    return bool(sum(SIZES.unpack(sizes)) > SMALL_FRAME_BYTES_MAX)
+
+
+def without_seals(frames: bytes) -> bytes:
+    """Whole frames without their seals."""
+    bare, at = b"", 0
+    while at < len(frames):
+        sizes = frames[at : at + SIZES.size]
+        begin = at + SIZES.size + (SEAL_BYTES if is_large(sizes) else 0)
+        at = begin + sum(SIZES.unpack(sizes)) + SEAL_BYTES
+        bare += sizes + frames[begin : at - SEAL_BYTES]
+    return bare
 
 
 class Changing:
@@ -76,7 +113,8 @@ class Changing:
         self._service, self._rng = service, rng
 
     def serve(self, caller: Caller) -> None:
-        self._service.serve(replace(caller, stream=ChangedStream(caller.stream, self._rng)))  # type: ignore[arg-type]
+        stream = ChangedStream(caller.stream, Seals(caller.session.sends), self._rng)
+        self._service.serve(replace(caller, stream=stream))  # type: ignore[arg-type]
 
     def stop(self) -> None:
         self._service.stop()
@@ -109,7 +147,8 @@ class Client:
 
     def look_up(self, view: str) -> None:
         lines = ThreadLines(self._remote, lambda: None)
-        lookup = Lookup(view, ROUTES[view], None, together=True, timeout=SECONDS_MAX, give_up_at=float("inf"))
+        give_up_at = time.monotonic() + SECONDS_MAX
+        lookup = Lookup(view, ROUTES[view], None, together=True, timeout=SECONDS_MAX, give_up_at=give_up_at)
         asked = KeySet.of(pa.RecordBatch.from_arrays([KEY], ["k"]))
         try:
             requests = requests_of(lookup, asked, self._routing)

@@ -1,5 +1,6 @@
 """Lookups past any client: a handler that answers each lookup by a function, and a line that asks one at a time."""
 
+import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +12,15 @@ from server_kit import KEYS, SECONDS_MAX, client_of
 from upriver.errors import WorkerLost
 from upriver.hashing import Hashes, hash64
 from upriver.net.handshake import Purpose
-from upriver.net.line import ANSWER_TERMS, Frame, Line
+from upriver.net.line import ANSWER_TERMS, Frame, Line, Unsealed
 from upriver.net.lookups import LookupConnection, LookupHandler, LookupRequest, LookupService, as_upriver
 from upriver.net.remote import Remote, dial
 from upriver.net.server import Server
 from upriver.net.wire import error_from_json
 from upriver.protocol.lookups import Answered, LookupTerms
+
+SIZES_BYTES = 16
+"""Of a frame's sizes."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,8 @@ class LookupStream:
 
     def __init__(self, remote: Remote, timeout: float) -> None:
         self.address = remote.address
-        self.stream, _ = dial(remote, Purpose.LOOKUPS, timeout, WorkerLost)
-        self.line = Line(self.stream, ANSWER_TERMS)
+        self.stream, session = dial(remote, Purpose.LOOKUPS, timeout, WorkerLost)
+        self.line = Line(self.stream, ANSWER_TERMS, session)
         self._number = 0
 
     def ask(self, asked: KeysAsked) -> None:
@@ -131,6 +135,23 @@ class LookupStream:
 
     def close(self) -> None:
         self.line.close()
+
+
+class RawLine(Line):
+    """A client's line that also sends what no client would: any bytes, sealed in their turn. stream: below it."""
+
+    def __init__(self, remote: Remote, purpose: Purpose = Purpose.LOOKUPS) -> None:
+        self.stream, self.session = dial(remote, purpose, SECONDS_MAX)
+        super().__init__(self.stream, ANSWER_TERMS, self.session)
+
+    def write(self, frame: bytes) -> None:
+        """frame: without its seals."""
+        self._write(self._sealed(Unsealed(frame[:SIZES_BYTES], frame[SIZES_BYTES:], b"", b"")))
+
+    def announce(self, *sizes: int) -> bytes:
+        """The beginning of a large frame: sizes that have their seal."""
+        told = struct.pack("<IIQ", *sizes)
+        return told + self._send_seals.of_sizes(told)
 
 
 def answer_on(line: Line) -> Frame | None:

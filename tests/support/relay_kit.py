@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Self
 
@@ -39,23 +40,35 @@ class Relay:
                 except (OSError, ValueError):
                     caller.close()
                     continue
-                passing = threading.Thread(target=_pass_on, args=(caller, app), name="relayed")
+                passing = threading.Thread(target=self.pass_on, args=(caller, app), name="relayed")
                 self._threads.append(passing)
                 passing.start()
 
+    def pass_on(self, caller: socket.socket, app: socket.socket) -> None:
+        """In both directions, until either end has ended."""
+        copy_both(caller, app, copied, copied)
 
-def _pass_on(caller: socket.socket, app: socket.socket) -> None:
-    """In both directions, until either end has ended."""
+
+Chunks = Callable[[socket.socket], Iterable[bytes]]
+"""What is passed on of what comes from an end."""
+
+
+def copied(source: socket.socket) -> Iterator[bytes]:
+    while some := source.recv(BYTES_MAX):
+        yield some
+
+
+def copy_both(caller: socket.socket, app: socket.socket, of_caller: Chunks, of_app: Chunks) -> None:
     with caller, app:
-        back = threading.Thread(target=_copy, args=(app, caller), name="relayed back")
+        back = threading.Thread(target=_copy, args=(of_app, app, caller), name="relayed back")
         back.start()
-        _copy(caller, app)
+        _copy(of_caller, caller, app)
         back.join()
 
 
-def _copy(source: socket.socket, sink: socket.socket) -> None:
+def _copy(chunks: Chunks, source: socket.socket, sink: socket.socket) -> None:
     with suppress(OSError):
-        while some := source.recv(BYTES_MAX):
+        for some in chunks(source):
             sink.sendall(some)
     for end in (source, sink):
         with suppress(OSError):

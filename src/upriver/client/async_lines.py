@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from upriver.client.lookup_lines import REACH_S_MAX, RECHECK_S, KeyRequest, WorkerLine, no_answer_in_time
 from upriver.errors import ClusterError, UpriverError, WorkerLost
 from upriver.net.byte_stream import ByteStream
-from upriver.net.handshake import Purpose
+from upriver.net.handshake import Purpose, Session
 from upriver.net.remote import Remote, dial
 
-Run = Callable[[Callable[[], ByteStream]], Awaitable[ByteStream]]
+Connected = tuple[ByteStream, Session]
+Run = Callable[[Callable[[], Connected]], Awaitable[Connected]]
 """Calls a function that blocks on a thread."""
 
 
@@ -49,7 +50,7 @@ class AsyncLine(WorkerLine):
 
     async def _dial(self) -> None:
         try:
-            stream = await self._run(lambda: dial(self.remote, Purpose.LOOKUPS, REACH_S_MAX, WorkerLost)[0])
+            stream, session = await self._run(lambda: dial(self.remote, Purpose.LOOKUPS, REACH_S_MAX, WorkerLost))
         except UpriverError as error:
             self._connecting = None
             self._lose_stream(None, error)
@@ -60,7 +61,7 @@ class AsyncLine(WorkerLine):
             return
         stream.unblock()
         with self._lock:
-            self._connect(stream)
+            self._connect(stream, session)
             self._descriptor = stream.fileno
             self._loop.add_reader(self._descriptor, self._readable)
             self._send_waiting()

@@ -27,7 +27,7 @@ from upriver.errors import Busy, ClusterError, ProtocolError, UpriverError, Work
 from upriver.hashing import Hashes, hash64
 from upriver.ids import WorkerId
 from upriver.net.byte_stream import ByteStream, Latch
-from upriver.net.handshake import Purpose
+from upriver.net.handshake import Purpose, Session
 from upriver.net.line import ANSWER_TERMS, Frame, Line
 from upriver.net.remote import IDLE_S_MAX, Remote, dial
 from upriver.net.wire import error_from_json
@@ -234,6 +234,8 @@ class WorkerLine:
         self._numbers = itertools.count(1)
         self._under_way = 0
         """The highest number that was sent and that the worker has not taken; 0: no request is under way."""
+        self._under_way_from = 0
+        """The lowest number of the last request that was sent."""
         self._stream: ByteStream | None = None
         self._line: Line | None = None
         self._outgoing: list[memoryview] = []
@@ -272,9 +274,9 @@ class WorkerLine:
             return False
         return True
 
-    def _connect(self, stream: ByteStream) -> None:
+    def _connect(self, stream: ByteStream, session: Session) -> None:
         """Use a stream on which nothing was sent yet."""
-        self._stream, self._line = stream, Line(stream, ANSWER_TERMS)
+        self._stream, self._line = stream, Line(stream, ANSWER_TERMS, session)
         self._came, self._wanted, self._used_at = bytearray(), 0, time.monotonic()
 
     def _unwatch(self) -> None:
@@ -314,6 +316,7 @@ class WorkerLine:
         if not groups:
             return
         self._used_at = now = time.monotonic()
+        self._under_way_from = 0
         parts: list[bytes | memoryview] = []
         for group in groups.values():
             try:
@@ -336,7 +339,7 @@ class WorkerLine:
             terms.append(LookupTerms(number, request.keys.count, request.at_least, request.together, left))
         encoded = self._line.encoded({"view": group[0].view, "lookups": terms}, keys, hashes)
         self._sent.update(zip(numbers, group, strict=True))
-        self._under_way = numbers[-1]
+        self._under_way, self._under_way_from = numbers[-1], self._under_way_from or numbers[0]
         return encoded
 
     def _write(self, parts: Sequence[bytes | memoryview]) -> None:
@@ -367,9 +370,12 @@ class WorkerLine:
             request.settle(error)
 
     def _forget_given_up(self) -> None:
-        """Forget what was given up; an answer to it that comes is dropped."""
+        """Forget what was given up; an answer to it that comes is dropped. If nothing else waits for the request under
+        way, the worker or the network has dropped it: the line is opened anew, since no other request may go."""
         for number in [number for number, request in self._sent.items() if request.is_given_up]:
             del self._sent[number]
+        if self._under_way and not self._outgoing and next(reversed(self._sent), 0) < self._under_way_from:
+            self._lose(no_answer_in_time(self.address))
 
     # For the reader
 
@@ -400,6 +406,9 @@ class WorkerLine:
                     del self._came[:rest]
         except UpriverError as error:
             self._lose_stream(stream, error)
+        except Exception as error:  # of Arrow's, in what it makes of the rows
+            what = f"{self.address} sent a malformed answer: {type(error).__name__}: {error}"
+            self._lose_stream(stream, ProtocolError(what))
         return True
 
     def _take_frames(self, line: Line, data: bytes | bytearray) -> int:
@@ -542,7 +551,7 @@ class ThreadLine(WorkerLine):
         """Connect, and send what waits. For the thread that reads."""
         seconds = min(REACH_S_MAX, max(0.0, request.give_up_at - time.monotonic()))
         try:
-            stream, _ = dial(self.remote, Purpose.LOOKUPS, seconds, WorkerLost)
+            stream, session = dial(self.remote, Purpose.LOOKUPS, seconds, WorkerLost)
         except UpriverError as error:
             self._lose_stream(None, error)
             return
@@ -551,7 +560,7 @@ class ThreadLine(WorkerLine):
             if self.why_ended is not None:
                 stream.close()
                 return
-            self._connect(stream)
+            self._connect(stream, session)
             self._send_waiting()
 
     def _write_rest(self, request: KeyRequest) -> None:

@@ -18,6 +18,7 @@ from upriver.errors import (
     Busy,
     ClusterError,
     ProtocolError,
+    SealBroken,
     UnknownView,
     UpriverError,
     UserError,
@@ -242,12 +243,12 @@ def only_row(request: KeyRequest, key: Any) -> dict[str, Any] | None:
 def is_worth_another_try(error: UpriverError) -> bool:
     """Whether a refresh of the routing may help. A view that is in the routing, but unknown to a worker, is new or was
     just dropped."""
-    return isinstance(error, WrongOwner | WorkerLost | UnknownView | Busy)
+    return isinstance(error, WrongOwner | WorkerLost | SealBroken | UnknownView | Busy)
 
 
 def final_error(lookup: Lookup, request: KeyRequest, error: UpriverError) -> ClusterError:
     """The error if there is no time to ask again."""
-    kind = WorkerLost if isinstance(error, WorkerLost) else WaitTimeout
+    kind = next((kind for kind in (WorkerLost, SealBroken) if isinstance(error, kind)), WaitTimeout)
     return kind(f"view {lookup.view!r}: no answer from worker {request.worker} in {lookup.timeout:g} s: {error}")
 
 

@@ -1,7 +1,8 @@
 """Frames on a byte stream: ``bytes of frame (u32, little endian) | frame | seal``, large ones in pieces.
 
-The seal is an HMAC of the frame and its number, under the session key of its direction. A frame that is forged,
-changed, repeated or left out breaks the channel before anything of it is decoded.
+The seal is a keyed hash (BLAKE2b) of the frame and its number, under the session key of its direction. A frame that is
+forged, changed, repeated, left out or out of order breaks the connection before anything of it is decoded
+(net.every_frame_is_sealed). Lines seal their frames alike (:mod:`.line`).
 
 A large frame goes in pieces, so that a slow transfer does not count as silence while some of it comes. A piece is
 ``length of head (u32, little endian) | head (JSON) | bytes of the frame``; its head is a message of kind
@@ -12,16 +13,17 @@ The number of clients bounds small frames. A large frame counts as it comes or g
 refused, so that its memory is free at once: waiting for room would keep the memory.
 """
 
-import hmac
+import hashlib
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import pyarrow as pa
 
-from upriver.errors import Busy, ProtocolError
+from upriver.errors import Busy, ProtocolError, SealBroken
 from upriver.net.byte_stream import ByteStream, Limit, Watch
 from upriver.net.handshake import is_same
 from upriver.net.wire import Message, encode
@@ -95,20 +97,43 @@ _SIZE = struct.Struct("<I")
 _NUMBER = struct.Struct("<Q")
 
 
+Part: TypeAlias = pa.Buffer | bytes | bytearray | memoryview
+
+
 class Seals:
-    """Makes the seals of one direction of a connection, in the order of its frames. One thread at a time uses it."""
+    """The seals of one direction of a connection, in the order of its frames. One thread at a time uses it."""
 
     def __init__(self, key: bytes) -> None:
-        self._keyed = hmac.new(key, digestmod="sha256")
+        """key: the session's, of this direction; 32 bytes."""
+        self._keyed = hashlib.blake2b(key=key, digest_size=SEAL_BYTES)
         self._number = 0
 
-    def next(self, frame: pa.Buffer | bytes | bytearray | memoryview) -> bytes:
-        """The seal of the next frame."""
+    def next(self, *parts: Part) -> bytes:
+        """The seal of the next frame, which has these parts."""
+        seal = self._seal(parts)
+        self._number += 1
+        return seal
+
+    def of_sizes(self, sizes: Part) -> bytes:
+        """The seal of the sizes of the next frame, which go ahead of it."""
+        return self._seal((sizes,))
+
+    def _seal(self, parts: Iterable[Part]) -> bytes:
         seal = self._keyed.copy()
         seal.update(_NUMBER.pack(self._number))
-        seal.update(frame)
-        self._number += 1
-        return seal.digest()[:SEAL_BYTES]
+        for part in parts:
+            seal.update(part)
+        return seal.digest()
+
+
+def check_seal(sender: str, came: bytes | bytearray | memoryview, seal: bytes) -> None:
+    """Raise SealBroken if what came from ``sender``, an address, is not the seal that belongs there."""
+    if not is_same(bytes(came), seal):
+        raise SealBroken(
+            f"{sender}: a frame lacks the seal of its connection: on the way between the two processes bytes were "
+            "changed, added, repeated or dropped. Nothing of the frame was used, and the connection is closed. Let "
+            "proxies pass bytes on as they are, and let no stranger write to this network"
+        )
 
 
 def joined(frame: pa.Buffer, seals: Seals) -> bytes:
@@ -136,12 +161,12 @@ def write_frame(stream: ByteStream, frame: pa.Buffer, seals: Seals) -> None:
 def read_frame(stream: ByteStream, seals: Seals) -> pa.Buffer | None:
     """The next frame, or piece of one; ``None`` if the other end has closed the stream.
 
-    Raises OSError, and ProtocolError for bytes that are no frame or do not have the next seal.
+    Raises OSError, ProtocolError for bytes that are no frame, and SealBroken for those without the next seal.
     """
     if stream.is_at_end():
         return None
     frame_bytes = _frame_bytes(bytes(stream.take(_SIZE.size)))
-    return _checked(stream.take(frame_bytes), stream.take(SEAL_BYTES), seals)
+    return _checked(stream, stream.take(frame_bytes), stream.take(SEAL_BYTES), seals)
 
 
 def read_first_frame(stream: ByteStream, seals: Seals, give_up_at: float) -> pa.Buffer | None:
@@ -153,12 +178,13 @@ def read_first_frame(stream: ByteStream, seals: Seals, give_up_at: float) -> pa.
     frame = stream.read(frame_bytes + SEAL_BYTES, give_up_at)
     if len(frame) < frame_bytes + SEAL_BYTES:
         return None
-    return _checked(frame[:frame_bytes], frame[frame_bytes:], seals)
+    return _checked(stream, frame[:frame_bytes], frame[frame_bytes:], seals)
 
 
-def _checked(frame: bytes | bytearray | memoryview, seal: bytes | bytearray | memoryview, seals: Seals) -> pa.Buffer:
-    if not is_same(bytes(seal), seals.next(frame)):
-        raise ProtocolError(f"malformed: a frame of {len(frame):,} bytes without the seal of this channel")
+def _checked(
+    stream: ByteStream, frame: bytes | bytearray | memoryview, seal: bytes | bytearray | memoryview, seals: Seals
+) -> pa.Buffer:
+    check_seal(stream.peer, seal, seals.next(frame))
     return pa.py_buffer(frame)
 
 

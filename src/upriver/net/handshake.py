@@ -10,8 +10,7 @@
 All three have a fixed size, so the server parses nothing that an unauthenticated caller sends. A proof is an HMAC-
 SHA256 of its maker's side, the purpose and both nonces, under the key that the purpose needs: a token of the app for
 clients, the cluster's secret for channels. The token with which a client made its proof decides its role. Both ends
-derive a session key for each direction from the same key and nonces; a channel seals its frames with them
-(:mod:`.frames`).
+derive a session key for each direction from the same key and nonces, and seal all frames with them (:mod:`.frames`).
 """
 
 import hmac
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
-MAGIC = b"upriver1"
+MAGIC = b"upriver2"
 """Also the version of the protocol on the connection."""
 NONCE_BYTES = 32
 PROOF_BYTES = 32

@@ -1,9 +1,13 @@
 """A line: one end of a plain socket that carries questions and answers, each a small head and perhaps an Arrow batch.
 
-A frame is ``bytes of head (u32) | bytes of hashes (u32) | bytes of batch (u64) | head | hashes | batch``, numbers
-little endian. The head is a JSON object; the batch is an Arrow IPC message without its schema; the hashes are the
-hash64 of its rows, or none. The head of a batch names a ``view``. It has the schema with that view's first batch, and
-again if the schema changes. Nothing is ever unpickled.
+A frame is ``bytes of head (u32) | bytes of hashes (u32) | bytes of batch (u64) | head | hashes | batch | seal``,
+numbers little endian. The head is a JSON object; the batch is an Arrow IPC message without its schema; the hashes are
+the hash64 of its rows, or none. The head of a batch names a ``view``. It has the schema with that view's first batch,
+and again if the schema changes. Nothing is ever unpickled.
+
+The seal is that of :mod:`.frames`, of all before it, and is checked before anything of the frame is decoded. A large
+frame has another one behind its sizes: no end waits for many bytes, or keeps them, because a stranger has announced
+them.
 
 Each end checks every byte of a batch before it uses one. The :class:`Terms` of an end say what else it accepts: a
 client takes larger frames than a server does.
@@ -18,10 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from upriver.errors import Busy, KeyTypeError, ProtocolError, UpriverError
+from upriver.errors import Busy, KeyTypeError, ProtocolError, SealBroken, UpriverError
 from upriver.hashing import Hashes, check_hashable
 from upriver.net.byte_stream import ByteStream
-from upriver.net.frames import Traffic
+from upriver.net.frames import SEAL_BYTES, Part, Seals, Traffic, check_seal
+from upriver.net.handshake import Session
 from upriver.net.wire import decode_json, encode_json, error_to_json, read_batch
 from upriver.plan.schemas import schema_from_json, schema_to_json
 
@@ -31,6 +36,8 @@ SCHEMAS_CHARS_MAX = 4 << 20
 """Characters of all schemas that one end has sent the other."""
 JOINED_BYTES_MAX = 1 << 16
 """A batch of at most so many bytes is copied behind its head and sent in one go; limits on traffic ignore it."""
+SMALL_FRAME_BYTES_MAX = 1 << 16
+"""Bytes of head, hashes and batch up to which a frame has no seal behind its sizes. They are kept without a proof."""
 KEYS_MAX = 10_000_000
 """Keys of one lookup."""
 HEAD_BYTES_MAX = 1 << 20
@@ -85,6 +92,28 @@ class Frame(NamedTuple):
     hashes: Hashes
 
 
+class _Sizes(NamedTuple):
+    """Bytes of a frame's parts."""
+
+    head: int
+    hashes: int
+    batch: int
+
+    @property
+    def are_large(self) -> bool:
+        """Whether a seal follows the sizes."""
+        return self.head + self.hashes + self.batch > SMALL_FRAME_BYTES_MAX
+
+
+class Unsealed(NamedTuple):
+    """A frame without its seals. beside: its hashes."""
+
+    sizes: bytes
+    text: bytes
+    beside: bytes | memoryview
+    body: bytes | pa.Buffer
+
+
 class LineBroken(ProtocolError):
     """The other end has sent something that is no frame, or too large: this end cannot tell where the next begins."""
 
@@ -92,13 +121,14 @@ class LineBroken(ProtocolError):
 class Line:
     """One thread at a time sends, one receives; any may ``cut``. A socket's own errors are raised as OSError.
 
-    terms: what this end accepts. traffic: a server's bounds on large frames.
+    terms: what this end accepts. session: the keys of its seals. traffic: a server's bounds on large frames.
     """
 
-    def __init__(self, stream: ByteStream, terms: Terms, traffic: Traffic | None = None) -> None:
+    def __init__(self, stream: ByteStream, terms: Terms, session: Session, traffic: Traffic | None = None) -> None:
         self._stream = stream
         self._terms = terms
         self._traffic = traffic
+        self._send_seals, self._receive_seals = Seals(session.sends), Seals(session.hears)
         self._told: dict[str, pa.Schema] = {}
         self._heard: dict[str, pa.Schema] = {}
         self._heard_chars = 0
@@ -108,88 +138,122 @@ class Line:
     def send(self, head: Mapping[str, Any], batch: pa.RecordBatch | None = None, hashes: Hashes = _NO_HASHES) -> None:
         """Send a frame. head: values that JSON can hold, with the batch's ``view``. Raises ProtocolError, or Busy if
         large answers have no room; then nothing is sent."""
-        parts = self.encoded(head, batch, hashes)
-        if len(parts) == 1:
-            self._stream.write(parts[0])
-        elif self._traffic is None:
-            self._stream.write_together(parts)
-        else:
-            self._send_large(str(head["view"]), parts)
+        content = self._content(head, batch, hashes)
+        if self._traffic is None or len(content.body) <= JOINED_BYTES_MAX:
+            self._write(self._sealed(content))
+            return
+        try:
+            with self._traffic.sending(len(content.body), self._stream.cut):
+                self._write(self._sealed(content))
+        except Busy:
+            self._told.pop(str(head["view"]), None)  # the frame that says its schema was not sent
+            raise
 
     def encoded(
         self, head: Mapping[str, Any], batch: pa.RecordBatch | None = None, hashes: Hashes = _NO_HASHES
     ) -> tuple[bytes | memoryview, ...]:
-        """A frame, which the caller must write as the next one: a single part, unless it is large."""
+        """A frame, which the caller must write as the next one, for it is sealed as such: a single part, unless it is
+        large. Raises ProtocolError; then there is none."""
+        return self._sealed(self._content(head, batch, hashes))
+
+    def _write(self, parts: tuple[bytes | memoryview, ...]) -> None:
+        if len(parts) == 1:
+            self._stream.write(parts[0])
+        else:
+            self._stream.write_together(parts)
+
+    def _content(self, head: Mapping[str, Any], batch: pa.RecordBatch | None, hashes: Hashes) -> "Unsealed":
         if batch is None:
             text = encode_json(head)
-            return (_SIZES.pack(len(text), 0, 0) + text,)
+            return Unsealed(_SIZES.pack(len(text), 0, 0), text, b"", b"")
         view, schema = head["view"], batch.schema
         told = self._told.get(view)
         if told is None or not told.equals(schema):
             head = {**head, "schema": schema_to_json(schema)}
             self._told[view] = schema
         text, body = encode_json(head), batch.serialize()
-        front = _SIZES.pack(len(text), hashes.nbytes, body.size) + text
-        if body.size <= JOINED_BYTES_MAX:
-            return (b"".join((front, hashes.tobytes(), body)),)
-        return (front, _as_bytes(hashes), memoryview(body))
+        return Unsealed(
+            _SIZES.pack(len(text), hashes.nbytes, body.size), text, _as_bytes(hashes) if len(hashes) else b"", body
+        )
 
-    def _send_large(self, view: str, parts: tuple[bytes | memoryview, ...]) -> None:
-        assert self._traffic is not None
-        try:
-            with self._traffic.sending(len(parts[-1]), self._stream.cut):
-                self._stream.write_together(parts)
-        except Busy:
-            self._told.pop(view, None)  # the frame that says its schema was not sent
-            raise
+    def _sealed(self, content: "Unsealed") -> tuple[bytes | memoryview, ...]:
+        sizes, text, beside, body = content
+        if len(text) + len(beside) + len(body) > SMALL_FRAME_BYTES_MAX:
+            sizes += self._send_seals.of_sizes(sizes)
+        if len(body) <= JOINED_BYTES_MAX:
+            frame = b"".join((sizes, text, beside, body))
+            return (frame + self._send_seals.next(frame),)
+        front = sizes + text
+        return (front, beside, memoryview(body), self._send_seals.next(front, beside, body))
 
     def receive(self) -> Frame | None:
         """The next frame; ``None`` if the other end has closed the line.
 
-        Raises ProtocolError for a malformed frame after which the line can go on; LineBroken if it cannot go on.
+        Raises ProtocolError for a malformed frame after which the line can go on; LineBroken or SealBroken if it cannot
+        go on.
         """
         self.release()
-        if self._stream.is_at_end():
+        stream = self._stream
+        if stream.is_at_end():
             return None
-        head_bytes, hashes_bytes, batch_bytes = self._checked_sizes(self._stream.take(_SIZES.size))
+        front: Part = stream.take(_SIZES.size)
+        sizes = _Sizes._make(_SIZES.unpack(front))
+        if sizes.are_large:
+            front = b"".join((front, self._checked_seal_of_sizes(front, stream.take(SEAL_BYTES))))
+            self._check(sizes)
         came = None if self._traffic is None else self._came
-        said, beside = self._stream.take(head_bytes, came), self._stream.take(hashes_bytes, came)
-        body = self._stream.take(batch_bytes, came) if batch_bytes else None
+        said, beside = stream.take(sizes.head, came), stream.take(sizes.hashes, came)
+        body = stream.take(sizes.batch, came)
+        check_seal(stream.peer, stream.take(SEAL_BYTES), self._receive_seals.next(front, said, beside, body))
+        self._check(sizes)
         return self._decoded(said, beside, body)
 
     def received(self, data: bytes | bytearray | memoryview) -> tuple[Frame | None, int]:
         """The first frame of bytes that have come, and how many bytes it takes; ``None``, and at least how many it will
         take, if it is not whole yet. For a caller that reads by itself. Raises as :meth:`receive` does."""
-        if len(data) < _SIZES.size:
-            return None, _SIZES.size
-        head_bytes, hashes_bytes, batch_bytes = self._checked_sizes(data)
         begin = _SIZES.size
-        hashes_at, batch_at = begin + head_bytes, begin + head_bytes + hashes_bytes
-        end = batch_at + batch_bytes
+        if len(data) < begin:
+            return None, begin
+        sizes = _Sizes._make(_SIZES.unpack_from(data))
+        if sizes.are_large:
+            begin += SEAL_BYTES
+            if len(data) < begin:
+                return None, begin
+            self._checked_seal_of_sizes(data[: _SIZES.size], data[_SIZES.size : begin])
+            self._check(sizes)
+        hashes_at, batch_at = begin + sizes.head, begin + sizes.head + sizes.hashes
+        seal_at = batch_at + sizes.batch
+        end = seal_at + SEAL_BYTES
         if len(data) < end:
             return None, end
-        body = bytes(data[batch_at:end]) if batch_bytes else None
-        return self._decoded(data[begin:hashes_at], bytes(data[hashes_at:batch_at]), body), end
+        check_seal(self._stream.peer, data[seal_at:end], self._receive_seals.next(data[:seal_at]))
+        self._check(sizes)
+        return self._decoded(data[begin:hashes_at], bytes(data[hashes_at:batch_at]), bytes(data[batch_at:seal_at])), end
 
-    def _checked_sizes(self, front: bytes | bytearray | memoryview) -> tuple[int, int, int]:
-        head_bytes, hashes_bytes, batch_bytes = _SIZES.unpack_from(front)
+    def _checked_seal_of_sizes(
+        self, sizes: Part, seal: bytes | bytearray | memoryview
+    ) -> bytes | bytearray | memoryview:
+        check_seal(self._stream.peer, seal, self._receive_seals.of_sizes(sizes))
+        return seal
+
+    def _check(self, sizes: "_Sizes") -> None:
+        """Raise LineBroken for more than the terms allow. The sizes have their seal: they are the other end's."""
         terms = self._terms
         if (
-            head_bytes > terms.head_bytes_max
-            or hashes_bytes > terms.hashes_bytes_max
-            or batch_bytes > terms.batch_bytes_max
+            sizes.head > terms.head_bytes_max
+            or sizes.hashes > terms.hashes_bytes_max
+            or sizes.batch > terms.batch_bytes_max
         ):
-            raise LineBroken(f"a frame of {head_bytes:,}, {hashes_bytes:,} and {batch_bytes:,} bytes is too large")
-        return head_bytes, hashes_bytes, batch_bytes
+            raise LineBroken(f"a frame of {sizes.head:,}, {sizes.hashes:,} and {sizes.batch:,} bytes is too large")
 
     def _decoded(
         self,
         said: bytes | bytearray | memoryview,
         beside: bytes | bytearray | memoryview,
-        body: bytes | bytearray | memoryview | None,
+        body: bytes | bytearray | memoryview,
     ) -> Frame:
         head = decode_json(bytes(said))
-        if body is None:
+        if not len(body):
             return Frame(head, None, _NO_HASHES)
         batch = self._batch(head, body)
         if len(beside) and len(beside) != batch.num_rows * _HASH.itemsize:
@@ -263,7 +327,7 @@ def answer_all(line: Line, answer: Answer) -> None:
         except ProtocolError as error:
             line.send(_told(error))
             continue
-        except Busy as error:  # the rest of the question is still to come, and is not read
+        except (Busy, SealBroken) as error:  # the rest of the question is not read
             line.send(_told(error))
             return
         if question is None:

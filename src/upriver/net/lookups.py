@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from upriver.errors import Busy, ProtocolError, UpriverError
+from upriver.errors import Busy, ProtocolError, SealBroken, UpriverError
 from upriver.hashing import Hashes, hash64
 from upriver.net.line import ERROR_TEXT_CHARS_MAX, LOOKUP_TERMS, Frame, Line, LineBroken
 from upriver.net.server import Caller
@@ -172,7 +172,7 @@ class LookupConnection:
     def __init__(self, caller: Caller, handler: LookupHandler, lease: AnswerLease, counts: LookupCounts) -> None:
         self._stream = caller.stream
         self._traffic = caller.traffic
-        self._line = Line(caller.stream, LOOKUP_TERMS, caller.traffic)
+        self._line = Line(caller.stream, LOOKUP_TERMS, caller.session, caller.traffic)
         self._handler = handler
         self._lease = lease
         self._counts = counts
@@ -212,7 +212,7 @@ class LookupConnection:
         except LineBroken as error:
             self._complain(ProtocolError(str(error)))
             return False
-        except Busy as error:  # the rest of the request is still to come, and is not read
+        except (Busy, SealBroken) as error:  # the rest of the request is not read
             self._complain(error)
             return False
         except UpriverError as error:

@@ -13,7 +13,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from upriver.arguments import whole
-from upriver.errors import AccessDenied, ClusterError, ProtocolError, UserError, WaitTimeout
+from upriver.errors import AccessDenied, ClusterError, ProtocolError, SealBroken, UserError, WaitTimeout
 from upriver.net.byte_stream import ByteStream
 from upriver.net.handshake import (
     ANSWER,
@@ -256,8 +256,12 @@ class Connection:
             line.close()
             raise self._lost(f"{self.address} cannot be reached: it has closed the connection")
         if "error" in frame.head:
-            self._give_back(line)
-            raise error_from_json(frame.head)
+            told = error_from_json(frame.head)
+            if isinstance(told, SealBroken):
+                line.close()  # as the server does
+            else:
+                self._give_back(line)
+            raise told
         try:
             with refusing_malformed(self.address):
                 yield frame
@@ -280,8 +284,8 @@ class Connection:
                 return line
             line.close()
         timeout = min(CONNECT_S_MAX, max(0.001, give_up_at - time.monotonic()))
-        stream, _ = dial(self.remote, Purpose.CALLS, timeout, self._lost)
-        return Line(stream, ANSWER_TERMS)
+        stream, session = dial(self.remote, Purpose.CALLS, timeout, self._lost)
+        return Line(stream, ANSWER_TERMS, session)
 
     def _give_back(self, line: Line) -> None:
         with self._lock:

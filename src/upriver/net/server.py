@@ -214,7 +214,7 @@ class Calls:
         self._pieces = dict(pieces)
 
     def serve(self, caller: Caller) -> None:
-        answer_all(Line(caller.stream, CALL_TERMS, caller.traffic), partial(self._answer, caller))
+        answer_all(Line(caller.stream, CALL_TERMS, caller.session, caller.traffic), partial(self._answer, caller))
 
     def stop(self) -> None:
         """Do nothing: calls under way end with their connections."""
