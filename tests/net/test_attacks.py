@@ -581,7 +581,7 @@ ANSWERS = 800
 
 
 def test_no_malformed_answer_ends_a_client() -> None:
-    """Of lookups, calls, scans and changes: each is right, or an error that a client raises."""
+    """Of lookups, calls, scans, queries and changes: each is right, or an error that a client raises."""
     command = [sys.executable, str(SUPPORT / "answer_fuzz.py"), str(SEEDS[0]), str(ANSWERS)]
     tried = subprocess.run(command, capture_output=True, text=True, check=False, cwd=SUPPORT)
     assert tried.returncode == 0, f"seed {SEEDS[0]}: {tried.returncode}: {tried.stderr[-2000:]}"

@@ -1,11 +1,12 @@
 """Malformed answers, tried on a client in a process of its own: ``python answer_fuzz.py SEED COUNT``.
 
 Real services answer over sockets, and most answers are changed on their way: lookups of every kind of column, calls,
-scans and changes. Each is a right answer or an UpriverError. What is taken is used, so a batch that is malformed and
-not refused would read memory that is not its own.
+scans, queries and changes. Each is a right answer or an UpriverError. What is taken is used, so a batch that is
+malformed and not refused would read memory that is not its own.
 """
 
 import random
+import re
 import struct
 import sys
 import threading
@@ -22,6 +23,7 @@ from wire_fuzz import COLUMNS, changed, use
 
 from upriver.client.lookup_lines import ThreadLines
 from upriver.client.lookups import KeySet, Lookup, found_of, in_key_order, requests_of
+from upriver.client.queries import QUERY, answer_as_batch, answer_of
 from upriver.client.scans import ScanReader, snapshot_part
 from upriver.client.subscriptions import Subscription
 from upriver.errors import UpriverError
@@ -46,7 +48,7 @@ KEY = pa.array(range(5))
 VIEWS = {
     name: pa.RecordBatch.from_arrays([KEY, column], ["k", "v"])
     for name, column in COLUMNS.items()
-    if "dictionary" not in str(column.type)  # no view has one
+    if not re.search("dictionary|run_end", str(column.type))  # no view has one
 }
 CHANGES = pa.RecordBatch.from_pylist([], schema=changes_schema(VIEW))
 ROUTES = {name: ViewRoute(("k",), rows.schema, ("t",)) for name, rows in VIEWS.items()}
@@ -134,7 +136,10 @@ def calls(routing: Routing) -> Calls:
             "snapshot_read": lambda _: {},
         },
         {"snapshot": lambda asked, _: pa.Table.from_batches([VIEWS[asked["view"]]])},
-        pieces={"changes": lambda asked, caller: (position, CHANGES)},
+        pieces={
+            "changes": lambda asked, caller: (position, CHANGES),
+            QUERY: lambda asked, caller: ({}, answer_as_batch(pa.Table.from_batches([VIEWS[asked["view"]]]))),
+        },
     )
 
 
@@ -143,7 +148,14 @@ class Client:
 
     def __init__(self, address: str, routing: Routing, rng: random.Random) -> None:
         self._remote, self._routing, self._rng = client_of(address), routing, rng
-        self.asks: tuple[Callable[[str], None], ...] = (self.look_up, self.route, self.scan, self.read, self.subscribe)
+        self.asks: tuple[Callable[[str], None], ...] = (
+            self.look_up,
+            self.route,
+            self.scan,
+            self.read,
+            self.query,
+            self.subscribe,
+        )
 
     def look_up(self, view: str) -> None:
         lines = ThreadLines(self._remote, lambda: None)
@@ -175,6 +187,13 @@ class Client:
         asked = {"snapshot": 1, "view": view, "key": ["k"], "ranges": []}
         for batch in snapshot_part(self._remote, asked, VIEWS[view].schema, SECONDS_MAX):
             use(batch)
+
+    def query(self, view: str) -> None:
+        with Connection(self._remote) as connection:
+            _, answer = connection.piece(QUERY, {"view": view}, timeout=SECONDS_MAX)
+        with refusing_malformed(self._remote.address):
+            for batch in answer_of(answer).to_batches():
+                use(batch)
 
     def subscribe(self, view: str) -> None:
         with Connection(self._remote) as connection:
