@@ -12,7 +12,7 @@ from server_kit import KEYS, SECONDS_MAX, client_of
 from upriver.errors import WorkerLost
 from upriver.hashing import Hashes, hash64
 from upriver.net.handshake import Purpose
-from upriver.net.line import ANSWER_TERMS, Frame, Line, Unsealed
+from upriver.net.line import ANSWER_TERMS, Frame, Line
 from upriver.net.lookups import LookupConnection, LookupHandler, LookupRequest, LookupService, as_upriver
 from upriver.net.remote import Remote, dial
 from upriver.net.server import Server
@@ -146,7 +146,7 @@ class RawLine(Line):
 
     def write(self, frame: bytes) -> None:
         """frame: without its seals."""
-        self._write(self._sealed(Unsealed(frame[:SIZES_BYTES], frame[SIZES_BYTES:], b"", b"")))
+        self._write(self._sealed((frame[:SIZES_BYTES], frame[SIZES_BYTES:], b"", b"")))
 
     def announce(self, *sizes: int) -> bytes:
         """The beginning of a large frame: sizes that have their seal."""

@@ -17,7 +17,7 @@ import hashlib
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -110,20 +110,22 @@ class Seals:
 
     def next(self, *parts: Part) -> bytes:
         """The seal of the next frame, which has these parts."""
-        seal = self._seal(parts)
+        seal = self._numbered()
+        for part in parts:
+            seal.update(part)
         self._number += 1
-        return seal
+        return seal.digest()
 
     def of_sizes(self, sizes: Part) -> bytes:
         """The seal of the sizes of the next frame, which go ahead of it."""
-        return self._seal((sizes,))
+        seal = self._numbered()
+        seal.update(sizes)
+        return seal.digest()
 
-    def _seal(self, parts: Iterable[Part]) -> bytes:
+    def _numbered(self) -> "hashlib.blake2b":
         seal = self._keyed.copy()
         seal.update(_NUMBER.pack(self._number))
-        for part in parts:
-            seal.update(part)
-        return seal.digest()
+        return seal
 
 
 def check_seal(sender: str, came: bytes | bytearray | memoryview, seal: bytes) -> None:

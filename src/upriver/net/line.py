@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -92,26 +92,8 @@ class Frame(NamedTuple):
     hashes: Hashes
 
 
-class _Sizes(NamedTuple):
-    """Bytes of a frame's parts."""
-
-    head: int
-    hashes: int
-    batch: int
-
-    @property
-    def are_large(self) -> bool:
-        """Whether a seal follows the sizes."""
-        return self.head + self.hashes + self.batch > SMALL_FRAME_BYTES_MAX
-
-
-class Unsealed(NamedTuple):
-    """A frame without its seals. beside: its hashes."""
-
-    sizes: bytes
-    text: bytes
-    beside: bytes | memoryview
-    body: bytes | pa.Buffer
+Unsealed: TypeAlias = tuple[bytes, bytes, bytes | memoryview, bytes | pa.Buffer]
+"""The parts of a frame without its seals: sizes, head, hashes, batch."""
 
 
 class LineBroken(ProtocolError):
@@ -139,11 +121,12 @@ class Line:
         """Send a frame. head: values that JSON can hold, with the batch's ``view``. Raises ProtocolError, or Busy if
         large answers have no room; then nothing is sent."""
         content = self._content(head, batch, hashes)
-        if self._traffic is None or len(content.body) <= JOINED_BYTES_MAX:
+        batch_bytes = len(content[-1])
+        if self._traffic is None or batch_bytes <= JOINED_BYTES_MAX:
             self._write(self._sealed(content))
             return
         try:
-            with self._traffic.sending(len(content.body), self._stream.cut):
+            with self._traffic.sending(batch_bytes, self._stream.cut):
                 self._write(self._sealed(content))
         except Busy:
             self._told.pop(str(head["view"]), None)  # the frame that says its schema was not sent
@@ -162,21 +145,20 @@ class Line:
         else:
             self._stream.write_together(parts)
 
-    def _content(self, head: Mapping[str, Any], batch: pa.RecordBatch | None, hashes: Hashes) -> "Unsealed":
+    def _content(self, head: Mapping[str, Any], batch: pa.RecordBatch | None, hashes: Hashes) -> Unsealed:
         if batch is None:
             text = encode_json(head)
-            return Unsealed(_SIZES.pack(len(text), 0, 0), text, b"", b"")
+            return _SIZES.pack(len(text), 0, 0), text, b"", b""
         view, schema = head["view"], batch.schema
         told = self._told.get(view)
         if told is None or not told.equals(schema):
             head = {**head, "schema": schema_to_json(schema)}
             self._told[view] = schema
         text, body = encode_json(head), batch.serialize()
-        return Unsealed(
-            _SIZES.pack(len(text), hashes.nbytes, body.size), text, _as_bytes(hashes) if len(hashes) else b"", body
-        )
+        beside = hashes.tobytes() if body.size <= JOINED_BYTES_MAX else _as_bytes(hashes)
+        return _SIZES.pack(len(text), hashes.nbytes, body.size), text, beside, body
 
-    def _sealed(self, content: "Unsealed") -> tuple[bytes | memoryview, ...]:
+    def _sealed(self, content: Unsealed) -> tuple[bytes | memoryview, ...]:
         sizes, text, beside, body = content
         if len(text) + len(beside) + len(body) > SMALL_FRAME_BYTES_MAX:
             sizes += self._send_seals.of_sizes(sizes)
@@ -197,13 +179,15 @@ class Line:
         if stream.is_at_end():
             return None
         front: Part = stream.take(_SIZES.size)
-        sizes = _Sizes._make(_SIZES.unpack(front))
-        if sizes.are_large:
-            front = b"".join((front, self._checked_seal_of_sizes(front, stream.take(SEAL_BYTES))))
+        sizes = head_bytes, hashes_bytes, batch_bytes = _SIZES.unpack(front)
+        if sum(sizes) > SMALL_FRAME_BYTES_MAX:
+            seal = stream.take(SEAL_BYTES)
+            check_seal(stream.peer, seal, self._receive_seals.of_sizes(front))
             self._check(sizes)
+            front = b"".join((front, seal))
         came = None if self._traffic is None else self._came
-        said, beside = stream.take(sizes.head, came), stream.take(sizes.hashes, came)
-        body = stream.take(sizes.batch, came)
+        said, beside = stream.take(head_bytes, came), stream.take(hashes_bytes, came)
+        body = stream.take(batch_bytes, came)
         check_seal(stream.peer, stream.take(SEAL_BYTES), self._receive_seals.next(front, said, beside, body))
         self._check(sizes)
         return self._decoded(said, beside, body)
@@ -214,15 +198,16 @@ class Line:
         begin = _SIZES.size
         if len(data) < begin:
             return None, begin
-        sizes = _Sizes._make(_SIZES.unpack_from(data))
-        if sizes.are_large:
+        sizes = head_bytes, hashes_bytes, batch_bytes = _SIZES.unpack_from(data)
+        if sum(sizes) > SMALL_FRAME_BYTES_MAX:
             begin += SEAL_BYTES
             if len(data) < begin:
                 return None, begin
-            self._checked_seal_of_sizes(data[: _SIZES.size], data[_SIZES.size : begin])
+            seal = data[_SIZES.size : begin]
+            check_seal(self._stream.peer, seal, self._receive_seals.of_sizes(data[: _SIZES.size]))
             self._check(sizes)
-        hashes_at, batch_at = begin + sizes.head, begin + sizes.head + sizes.hashes
-        seal_at = batch_at + sizes.batch
+        hashes_at, batch_at = begin + head_bytes, begin + head_bytes + hashes_bytes
+        seal_at = batch_at + batch_bytes
         end = seal_at + SEAL_BYTES
         if len(data) < end:
             return None, end
@@ -230,21 +215,16 @@ class Line:
         self._check(sizes)
         return self._decoded(data[begin:hashes_at], bytes(data[hashes_at:batch_at]), bytes(data[batch_at:seal_at])), end
 
-    def _checked_seal_of_sizes(
-        self, sizes: Part, seal: bytes | bytearray | memoryview
-    ) -> bytes | bytearray | memoryview:
-        check_seal(self._stream.peer, seal, self._receive_seals.of_sizes(sizes))
-        return seal
-
-    def _check(self, sizes: "_Sizes") -> None:
+    def _check(self, sizes: tuple[int, int, int]) -> None:
         """Raise LineBroken for more than the terms allow. The sizes have their seal: they are the other end's."""
+        head_bytes, hashes_bytes, batch_bytes = sizes
         terms = self._terms
         if (
-            sizes.head > terms.head_bytes_max
-            or sizes.hashes > terms.hashes_bytes_max
-            or sizes.batch > terms.batch_bytes_max
+            head_bytes > terms.head_bytes_max
+            or hashes_bytes > terms.hashes_bytes_max
+            or batch_bytes > terms.batch_bytes_max
         ):
-            raise LineBroken(f"a frame of {sizes.head:,}, {sizes.hashes:,} and {sizes.batch:,} bytes is too large")
+            raise LineBroken(f"a frame of {head_bytes:,}, {hashes_bytes:,} and {batch_bytes:,} bytes is too large")
 
     def _decoded(
         self,
