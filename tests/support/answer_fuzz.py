@@ -17,9 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 from changes_kit import VIEW
+from fuzz_kit import COLUMNS, changed, use
 from lookup_kit import Answering, Given, KeysAsked
 from server_kit import KEYS, SECONDS_MAX, client_of
-from wire_fuzz import COLUMNS, changed, use
 
 from upriver.client.lookup_lines import ThreadLines
 from upriver.client.lookups import KeySet, Lookup, found_of, in_key_order, requests_of

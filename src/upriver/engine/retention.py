@@ -20,6 +20,7 @@ from upriver.engine.batch import Batch
 from upriver.engine.operators.operator import concatenated
 from upriver.plan.plan import TableSpec
 from upriver.plan.retention import Retain
+from upriver.records import typed
 from upriver.state.span import TIME_MIN, TimeSpan, times_of
 from upriver.state.vectors import Mask
 
@@ -59,7 +60,7 @@ class Retention:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(json["column"], json["newest"], json["before"], json["cut"])
+        return typed(cls(json["column"], json["newest"], json["before"], json["cut"]))
 
 
 def retained_after(

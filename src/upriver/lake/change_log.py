@@ -39,6 +39,7 @@ from upriver.lake.change_parts import ROWS, in_order, read_part
 from upriver.lake.lake import Lake, OwnedLake, sealed
 from upriver.plan.plan import DataflowPlan
 from upriver.plan.schemas import schema_from_json, schema_to_json
+from upriver.records import typed
 from upriver.state.changes import CHANGE_COLUMNS, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeCommit, ChangePart
 from upriver.state.runs import HASH_COLUMN
 from upriver.vnodes import VnodeGroup
@@ -112,13 +113,14 @@ class LogRecord:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(
+        record = cls(
             view=json["view"],
             begins=Epoch(json["begins"]),
             key=tuple(json["key"]),
             schema=schema_from_json(json["schema"]),
             fingerprint=json["fingerprint"],
         )
+        return typed(record)
 
 
 class StampedVersion(NamedTuple):
@@ -269,13 +271,16 @@ class ChangeLog:
     def commit_of(self, file: CommitFile) -> ChangeCommit:
         """What a file says. Raises CorruptFile, FileNotFoundError."""
         commit = self._commits.get(file.path)
-        return ChangeCommit.from_json(self._lake.read_record(file.path)) if commit is None else commit
+        return self._lake.read_as(file.path, ChangeCommit.from_json) if commit is None else commit
 
     def log_of(self, view: str, begins: Epoch) -> LogRecord:
         """The log of a view that begins at a version. Raises CorruptFile."""
         record = self._records.get((view, begins))
         if record is None:
-            record = LogRecord.from_json(self._lake.read_record(view_path(view, begins)))
+            try:
+                record = self._lake.read_as(path := view_path(view, begins), LogRecord.from_json)
+            except FileNotFoundError as error:
+                raise CorruptFile(f"{self._lake.root}/{path}: the file is gone") from error
             self._records[view, begins] = record
         return record
 
@@ -314,7 +319,7 @@ def first_of(view: str, begins: Epoch, commits: Iterable[ChangeCommit]) -> Epoch
 
 def folded_to(view: str, begins: Epoch, commits: Iterable[ChangeCommit]) -> StampedVersion | None:
     """As :meth:`ChangeLog.folded`. begins: the version at which the log began at first."""
-    folds = [commit for commit in commits if view in commit.earliest and commit.begins[view] == begins]
+    folds = [commit for commit in commits if view in commit.earliest and commit.begins.get(view) == begins]
     if not folds:
         return None
     newest = max(folds, key=lambda fold: fold.earliest[view])

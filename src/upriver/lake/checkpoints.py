@@ -28,7 +28,8 @@ import pyarrow as pa
 from upriver.errors import CorruptCheckpoint, CorruptFile, NotWritten, ProtocolError
 from upriver.ids import Epoch, VnodeId
 from upriver.lake.lake import Lake, OwnedLake, epoch_path
-from upriver.lake.runs import REMEDY
+from upriver.lake.runs import REMEDY, UNASKED_BYTES_MAX
+from upriver.records import typed
 from upriver.state.checkpoint import (
     Checkpoint,
     CheckpointPlace,
@@ -286,10 +287,10 @@ def _chunks(
 def _chunk(lake: Lake, path: str, file: StateFile, span: Span, checksum: str) -> StateChunk:
     """Decodes a copy of the bytes, after their checksum was verified."""
     where = f"bytes {span.offset} to {span.offset + span.length}"
+    if span.length > UNASKED_BYTES_MAX:
+        _check_length(lake, path, file, _read(lake, path, 0, pa.allocate_buffer(0)))
     content = pa.allocate_buffer(span.length)
-    length = _read(lake, path, span.offset, content)
-    if length != file.nbytes:
-        raise _corrupt(lake, path, f"{length} bytes where the manifest says {file.nbytes}")
+    _check_length(lake, path, file, _read(lake, path, span.offset, content))
     if (found := checksum_of(content)) != checksum:
         raise _corrupt(lake, path, f"checksum {found} of {where} where the manifest says {checksum}")
     try:
@@ -299,6 +300,11 @@ def _chunk(lake: Lake, path: str, file: StateFile, span: Span, checksum: str) ->
     if (chunk.keys[0], chunk.keys[-1]) != (span.least, span.most):
         raise _corrupt(lake, path, f"other keys in {where} than the manifest says")
     return chunk
+
+
+def _check_length(lake: Lake, path: str, file: StateFile, length: int) -> None:
+    if length != file.nbytes:
+        raise _corrupt(lake, path, f"{length} bytes where the manifest says {file.nbytes}")
 
 
 def _read(lake: Lake, path: str, first: int, target: pa.Buffer) -> int:
@@ -361,7 +367,7 @@ def _from_json(record: Mapping[str, Any], place: CheckpointPlace) -> Checkpoint:
     """Raises LookupError, TypeError, ValueError or AttributeError for a record of something else."""
     if record["format"] != FORMAT:
         raise ValueError(f"format {record['format']!r}, not {FORMAT}")
-    return Checkpoint(
+    checkpoint = Checkpoint(
         epoch=Epoch(record["epoch"]),
         base=None if record["base"] is None else Epoch(record["base"]),
         regions={place.from_record(region): mark for region, mark in record["regions"].items()},
@@ -371,10 +377,11 @@ def _from_json(record: Mapping[str, Any], place: CheckpointPlace) -> Checkpoint:
             for view, (kind, error) in record["failed"].items()
         },
     )
+    return typed(checkpoint)
 
 
 def _file_from_json(record: Mapping[str, Any], place: CheckpointPlace) -> StateFile:
-    return StateFile(
+    file = StateFile(
         name=record["name"],
         region=place.from_record(record["region"]),
         keys=record["keys"],
@@ -382,6 +389,10 @@ def _file_from_json(record: Mapping[str, Any], place: CheckpointPlace) -> StateF
         spans=tuple(Span(*row[:4]) for row in record["spans"]),
         checksums=tuple(row[4] for row in record["spans"]),
     )
+    ends = [(span.offset, span.length) for span in map(typed, file.spans)]
+    if any(offset < 0 or not 0 < length <= file.nbytes - offset for offset, length in ends):
+        raise ValueError(f"spans of {file.name} outside of its {file.nbytes} bytes")
+    return typed(file)
 
 
 SPAN_BYTES_MIN = 256 << 10

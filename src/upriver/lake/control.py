@@ -21,6 +21,7 @@ from upriver.ids import Term
 from upriver.lake.lake import Lake, OwnedLake, term_path
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import RescaleBegun, RescaleEnded, WriteControl
+from upriver.records import typed
 from upriver.vnodes import Placement
 
 DIRECTORY = "cluster"
@@ -58,7 +59,7 @@ class RescaleEntry:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(**{{"from": "before", "to": "after"}.get(name, name): field for name, field in json.items()})
+        return typed(cls(**{{"from": "before", "to": "after"}.get(name, name): field for name, field in json.items()}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,7 @@ class ViewEntry:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(**{**json, "key": tuple(json["key"]), "functions": tuple(json.get("functions", ()))})
+        return typed(cls(**{**json, "key": tuple(json["key"]), "functions": tuple(json.get("functions", ()))}))
 
 
 def _functions_of(plan: DataflowPlan) -> tuple[str, ...]:
@@ -208,7 +209,7 @@ class ControlRecord:
             rescales=tuple(map(RescaleEntry.from_json, json["rescales"])),
             views=tuple(map(ViewEntry.from_json, json["views"])),
             gone=tuple(map(ViewEntry.from_json, json["gone"])),
-            marks={table: ReadThrough(**mark) for table, mark in json.get("marks", {}).items()},
+            marks={table: typed(ReadThrough(**mark)) for table, mark in json.get("marks", {}).items()},
         )
 
 
@@ -229,7 +230,7 @@ def find_control(lake: Lake) -> FoundControl:
     for name in reversed(lake.files.names(DIRECTORY)):
         path = f"{DIRECTORY}/{name}"
         try:
-            record = ControlRecord.from_json(lake.read_record(path))
+            record = lake.read_as(path, ControlRecord.from_json)
             vnodes = len(record.to_begin_with.vnode_map.owners)
             if vnodes != kept.vnodes:
                 raise CorruptFile(f"{lake.root}/{path}: it has {vnodes} vnodes, and the lake has {kept.vnodes}")
@@ -250,7 +251,7 @@ def _from_term(lake: Lake, vnodes: int) -> ControlRecord | None:
     try:
         workers = lake.read_record(term_path(Term(term))).get("workers")
         return None if workers is None else ControlRecord(placement=Placement.initial(vnodes, int(workers)))
-    except (UpriverError, ValueError, FileNotFoundError):
+    except (UpriverError, TypeError, ValueError, FileNotFoundError):
         return None
 
 

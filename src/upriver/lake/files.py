@@ -217,6 +217,8 @@ def _reading(path: str) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         why = getattr(error, "strerror", None) or error
         raise NotRead(f"{path}: cannot be read now ({why})") from error
+    except ValueError as error:
+        raise CorruptFile(f"{path!r}: not the name of a file ({error})") from error
 
 
 @contextmanager

@@ -38,18 +38,19 @@ were committed, from the manifests; a worker sends them with its answers.
 import json
 import threading
 import time
+import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import IO, Any, Self
+from typing import IO, Any, Self, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
 
 from upriver.engine.batch import one_batch
 from upriver.engine.retention import Retention, retained_after
-from upriver.errors import CorruptFile, DeclarationError, LakeError, LakeInUse, NotWritten
+from upriver.errors import CorruptFile, DeclarationError, LakeError, LakeInUse, NotWritten, ProtocolError
 from upriver.ids import BEGINNING, Channel, Epoch, Term, VnodeId
 from upriver.lake.evolution import evolved
 from upriver.lake.files import UNFINISHED, Files, open_files
@@ -67,10 +68,19 @@ from upriver.lake.seals import NO_SEAL, RETRACTED, SEALED, SEALS, Seal, of_term,
 from upriver.lake.spans import EpochSpan, cover, opened, parts_of, single
 from upriver.plan.plan import TableSpec, lake_channel, table_of
 from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.records import typed
 from upriver.state.run_order import merged
 from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, packed_entry, run_schema, without_epochs
 from upriver.state.schemas import can_become
 
+Said = TypeVar("Said")
+Told = TypeVar("Told")
+
+_FAULTS = (
+    *(LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError),
+    *(OSError, EOFError, zlib.error, pa.ArrowException),
+)
+"""What a record of another form raises where it is read; the latter ones: of a schema or packed numbers in it."""
 NAMES_SHOWN_MAX = 3
 """Names of files that an error shows."""
 
@@ -115,7 +125,9 @@ class LakeRecord:
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         tables = tuple(TableSpec.from_json(table) for table in record["tables"])
         indexes = {table: tuple(tuple(key) for key in keys) for table, keys in record["indexes"].items()}
-        return cls(record["vnodes"], tables, indexes, record.get("settings", {}), record["format"])
+        if lacking := {table.name for table in tables} - indexes.keys():
+            raise ValueError(f"no indexes of {', '.join(lacking)}")
+        return typed(cls(record["vnodes"], tables, indexes, record.get("settings", {}), record["format"]))
 
     def changes(self, declared: "LakeRecord", root: str) -> tuple[TableSpec, ...]:
         """The tables that ``declared`` adds, or whose columns it changes, as the lake keeps them from now on.
@@ -148,6 +160,18 @@ class LakeRecord:
             for index in declared.indexes[table.name]
             if index not in self.indexes[table.name]
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class _TableChange:
+    """The record of a table that was added, or whose columns have changed. indexes: of a table that was added."""
+
+    table: TableSpec
+    indexes: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        return typed(cls(TableSpec.from_json(record["table"]), tuple(map(tuple, record["indexes"]))))
 
 
 def epoch_path(epoch: Epoch) -> str:
@@ -223,12 +247,12 @@ class Lake:
         except FileNotFoundError:
             return None
         self._check_format(record.get("format"))
-        first = LakeRecord.from_json(record)
+        first = self._told("app.json", record, LakeRecord.from_json)
         tables, indexes = {table.name: table for table in first.tables}, dict(first.indexes)
         for name in self.files.names("schemas"):
             for change in self._schema_changes(name):
-                tables[name] = TableSpec.from_json(change["table"])
-                indexes.setdefault(name, tuple(map(tuple, change["indexes"])))
+                tables[name] = change.table
+                indexes.setdefault(name, change.indexes)
         indexes = {table: (*keys, *self._added(table)) for table, keys in indexes.items()}
         return replace(first, tables=tuple(tables.values()), indexes=indexes)
 
@@ -242,22 +266,22 @@ class Lake:
             )
         raise CorruptFile(f"{self.root}/app.json: format {found!r}, and not one of 1 to {FORMAT}")
 
-    def _schema_changes(self, table: str) -> Iterator[dict[str, Any]]:
+    def _schema_changes(self, table: str) -> Iterator["_TableChange"]:
         """The records of a table's changes, oldest first."""
         retracted = self.counted(f"{RETRACTED}/{table}")
         for number in sorted(self.numbers(f"schemas/{table}")):
             if f"{number}.json" in retracted:
                 continue
-            record = self.read_record(path := schema_path(table, number))
-            if record["table"]["name"] != table:
-                raise CorruptFile(f"{self.root}/{path}: its content names table {record['table']['name']!r}")
-            yield record
+            change = self.read_as(path := schema_path(table, number), _TableChange.from_json)
+            if change.table.name != table:
+                raise CorruptFile(f"{self.root}/{path}: its content names table {change.table.name!r}")
+            yield change
 
     @saying_what_helps()
     def run_schemas(self, table: str) -> tuple[pa.Schema, ...]:
         """The schemas that runs of a table have, oldest first; none for a table that is not in the lake."""
-        kept = LakeRecord.from_json(self.read_record("app.json")).tables
-        changed = (TableSpec.from_json(change["table"]) for change in self._schema_changes(table))
+        kept = self.read_as("app.json", LakeRecord.from_json).tables
+        changed = (change.table for change in self._schema_changes(table))
         return tuple(run_schema(each.schema) for each in (*kept, *changed) if each.name == table)
 
     def _may_have(self, run: RunInfo, wanted: pa.Schema, found: pa.Schema) -> bool:
@@ -272,7 +296,7 @@ class Lake:
         added = []
         for channel in self.added_channels(table):
             path = self.path_of(index_path(channel))
-            index = tuple(self.read_record(path).get("index", ()))
+            index = self.read_as(path, lambda record: _names(record.get("index", [])))
             if lake_channel(table, index) != channel:
                 raise CorruptFile(f"{self.root}/{path}: its content names ({', '.join(index)})")
             added.append(index)
@@ -355,14 +379,14 @@ class Lake:
     @saying_what_helps()
     def bare_manifest(self, epoch: Epoch) -> Manifest:
         """A manifest as it was written, without supplements. Raises CorruptFile."""
-        return Manifest.from_json(self._of_epoch(epoch_path(epoch), epoch))
+        return self._of_epoch(epoch_path(epoch), epoch, Manifest.from_json)
 
     @saying_what_helps()
     def bare_segment(self, span: EpochSpan) -> Segment:
         """A segment as it was written, without supplements. Raises CorruptFile."""
         path = self.path_of(segment_path(span))
         try:
-            segment = Segment.from_json(self._of_epoch(path, span.last))
+            segment = self._of_epoch(path, span.last, Segment.from_json)
             if segment.span != span:
                 raise CorruptFile(f"{self.root}/{path}: its content is of epochs {segment.span.name}")
         except CorruptFile as error:
@@ -382,12 +406,13 @@ class Lake:
     def supplement_runs(self, channel: Channel, span: EpochSpan) -> tuple[RunInfo, ...]:
         """An index's runs of epochs that lack it."""
         path = self.path_of(supplement_path(channel, span))
-        record = self._of_epoch(path, span.last)
-        if record.get("channel") != channel:
-            raise CorruptFile(f"{self.root}/{path}: its content names {record.get('channel')}")
-        return runs_from_json(record["runs"])
+        found, runs = self._of_epoch(path, span.last, _supplement)
+        if found != channel:
+            raise CorruptFile(f"{self.root}/{path}: its content names {found}")
+        return runs
 
-    def _of_epoch(self, path: str, epoch: Epoch) -> dict[str, Any]:
+    def _of_epoch(self, path: str, epoch: Epoch, read: Callable[[dict[str, Any]], Told]) -> Told:
+        """As :meth:`read_as`, of a file whose record names its epoch."""
         try:
             record = self.read_record(path)
         except FileNotFoundError as error:
@@ -397,7 +422,7 @@ class Lake:
             raise CorruptFile(f"{self.root}/{path}: {lost}") from error
         if record.get("epoch") != epoch:
             raise CorruptFile(f"{self.root}/{path}: its content names epoch {record.get('epoch')}")
-        return record
+        return self._told(path, record, read)
 
     def supplement_channels(self) -> list[Channel]:
         """The indexes, complete or not, that have supplements."""
@@ -424,7 +449,7 @@ class Lake:
             return frozenset()
         since = max(self._bad_rows_of(term), default=0)
         path = bad_rows_path(term, since) if since else term_path(term)
-        return frozenset(self.read_record(path).get("set_aside", ()))
+        return self.read_as(path, lambda record: frozenset(_names(record.get("set_aside", []))))
 
     def _bad_rows_of(self, term: Term) -> Iterator[int]:
         """The numbers of a term's records of which tables' bad rows are set aside."""
@@ -500,7 +525,19 @@ class Lake:
         sealed_record = content[_SEAL_BYTES:-1]
         if content != _with_seal(sealed_record):
             raise CorruptFile(f"{self.root}/{path}: its checksum is not that of its content")
-        return dict(json.loads(sealed_record))
+        return self._told(path, sealed_record, _object)
+
+    def read_as(self, path: str, read: Callable[[dict[str, Any]], Told]) -> Told:
+        """What ``read`` makes of a JSON file's record, verified. Raises FileNotFoundError, CorruptFile, which names the
+        file, also if ``read`` finds a record of another form."""
+        return self._told(path, self.read_record(path), read)
+
+    def _told(self, path: str, said: Said, read: Callable[[Said], Told]) -> Told:
+        try:
+            return read(said)
+        except (*_FAULTS, DeclarationError, ProtocolError) as error:
+            form = f"{type(error).__name__}: {error!s:.200}"
+            raise CorruptFile(f"{self.root}/{path}: not a record of its kind ({form})") from error
 
     def counted(self, directory: str) -> dict[str, str]:
         """The files of a directory that count: the path of each by its name, without the term that the name may have
@@ -522,14 +559,14 @@ class Lake:
         """Where the last app on this root answers, or did; ``None`` if none has said so."""
         with suppress(FileNotFoundError):  # a newer one has taken its place
             if term := self.last_number("addresses"):
-                return str(self.read_record(address_path(Term(term)))["address"])
+                return self.read_as(address_path(Term(term)), lambda record: str(record["address"]))
         return None
 
     def look_for_seal(self) -> None:
         """Learn which files of earlier drivers count."""
         while self._rules.succession_sealed_files and (term := self.last_number(SEALS)) > self._seal.term:
             with suppress(FileNotFoundError):  # a newer one has taken its place
-                self._seal = Seal.from_json(self.read_record(_seal_path(Term(term))))
+                self._seal = self.read_as(_seal_path(Term(term)), Seal.from_json)
 
     def last_number(self, directory: str) -> int:
         """The highest number in the names of a directory's files; 0 if there is none."""
@@ -547,6 +584,23 @@ class Lake:
 def sealed(record: Any) -> bytes:
     """A JSON file with the record and its checksum."""
     return _with_seal(json.dumps(record, separators=(",", ":")).encode())
+
+
+def _supplement(record: dict[str, Any]) -> tuple[Any, tuple[RunInfo, ...]]:
+    return record.get("channel"), runs_from_json(record["runs"])
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    record = json.loads(text)
+    if not isinstance(record, dict):
+        raise TypeError(f"{type(record).__name__} where an object belongs")
+    return record
+
+
+def _names(listed: Any) -> tuple[str, ...]:
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise TypeError(f"{listed!r:.100} where names belong")
+    return tuple(listed)
 
 
 def _with_seal(record: bytes) -> bytes:
@@ -615,7 +669,7 @@ class OwnedLake(Lake):
         """The stateful maps of the driver before, each with the definition of its function; none, if they are not
         known."""
         try:
-            return dict(self.read_record(term_path(Term(self.term - 1))).get("maps", {}))
+            return self.read_as(term_path(Term(self.term - 1)), lambda record: dict(record.get("maps", {})))
         except (FileNotFoundError, CorruptFile):
             return {}
 
@@ -796,7 +850,7 @@ class OwnedLake(Lake):
     def check_owner(self) -> None:
         """Raise LakeInUse if another driver has opened a later term, or this term at the same moment."""
         last = Term(self.last_number("control"))
-        if last == self.term and self.read_record(term_path(last))["owner"] == self._owner:  # lake.one_owner
+        if last == self.term and self.read_record(term_path(last)).get("owner") == self._owner:  # lake.one_owner
             return
         error = LakeInUse(
             f"{self.root}: another driver has taken it over; this one must stop. {self._owner_of(last)} owns it: stop "

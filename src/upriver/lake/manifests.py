@@ -10,6 +10,7 @@ from upriver.errors import ProtocolError
 from upriver.ids import BEGINNING, Channel, Epoch, Term, VnodeId
 from upriver.lake.spans import EpochSpan, single
 from upriver.plan.plan import TableSpec, lake_channel, table_of
+from upriver.records import typed
 from upriver.state.runs import RunInfo
 
 
@@ -30,7 +31,7 @@ class LastBatch:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        return cls(
+        last = cls(
             query=record["query"],
             batch=record["batch"],
             epoch=Epoch(record["epoch"]),
@@ -38,6 +39,7 @@ class LastBatch:
             epochs=record["epochs"],
             rows=record["rows"],
         )
+        return typed(last)
 
     def after(self, before: Self | None) -> Self:
         """The same of all epochs, if ``before`` is that of the epochs before."""
@@ -149,7 +151,7 @@ class Manifest(LakeEpochs):
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        return cls(
+        manifest = cls(
             epoch=Epoch(record["epoch"]),
             term=Term(record["term"]),
             table=record["table"],
@@ -159,6 +161,7 @@ class Manifest(LakeEpochs):
             runs=_all_runs_from_json(record["runs"]),
             retained=_retained_from_json(record),
         )
+        return typed(manifest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +198,7 @@ class Segment(LakeEpochs):
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        return cls(
+        segment = cls(
             epoch=Epoch(record["epoch"]),
             first=Epoch(record["first"]),
             rewritten=Epoch(record.get("rewritten", BEGINNING)),
@@ -206,6 +209,7 @@ class Segment(LakeEpochs):
             runs=_all_runs_from_json(record["runs"]),
             retained=_retained_from_json(record),
         )
+        return typed(segment)
 
 
 def _retained_to_json(retained: Mapping[str, Retention]) -> dict[str, Any]:

@@ -214,6 +214,8 @@ def _numbers(offsets: pa.Buffer, width: Width) -> Offsets:
 
 WHOLE_BYTES_MAX = 512 << 10
 """A file of at most so many bytes is read at once: that takes less time than reading some of its blocks."""
+UNASKED_BYTES_MAX = 64 << 20
+"""A file that is to have more bytes is asked for its length before memory is allocated for it."""
 REMEDY = "Restore the file as it was, or start on another root"
 """Advice for damage that has no other remedy."""
 
@@ -261,6 +263,9 @@ class VerifiedFile:
         self._missing = bytearray()
         """1 for each block that is not filled."""
         self.is_whole = not info.block_bytes or info.bytes <= whole_bytes_max
+        if info.bytes > UNASKED_BYTES_MAX:
+            with saying_what_helps():
+                check_length(info, read_into([]))
         if self.is_whole:
             self._read_all()
         else:

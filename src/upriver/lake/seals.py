@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from upriver.ids import Term
+from upriver.records import typed
 
 SEALS = "seals"
 RETRACTED = "retracted"
@@ -51,7 +52,7 @@ class Seal:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        return cls(Term(record["term"]), frozenset(record["files"]))
+        return typed(cls(Term(record["term"]), frozenset(record["files"])))
 
 
 NO_SEAL = Seal(Term(0), frozenset())

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.spark_checkpoint import query_of
+from upriver.records import typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class SourceRecord:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        return cls(record["source"], record["checkpoint"], record["replaces"])
+        return typed(cls(record["source"], record["checkpoint"], record["replaces"]))
 
     def directory(self, table: str) -> str:
         """Where Spark's checkpoint lies, below the root."""
@@ -47,7 +48,7 @@ def source_path(table: str, number: int) -> str:
 def current_source(lake: Lake, table: str) -> SourceRecord | None:
     """The newest record; ``None`` if there is none."""
     number = _last_number(lake, table)
-    return SourceRecord.from_json(lake.read_record(lake.path_of(source_path(table, number)))) if number else None
+    return lake.read_as(lake.path_of(source_path(table, number)), SourceRecord.from_json) if number else None
 
 
 def _last_number(lake: Lake, table: str) -> int:

@@ -123,9 +123,11 @@ class HeartbeatMonitor:
             self._silent_beats = 0
 
     def pinged(self, fields: Mapping[str, Any]) -> None:
-        """A heartbeat of the other end has come, with the last of ours that it has heard."""
-        self._theirs = int(fields["beat"])
-        heard, at = int(fields["heard"]), None
+        """A heartbeat of the other end has come, with the last of ours that it has heard. Raises ProtocolError."""
+        beat, heard, at = fields.get("beat"), fields.get("heard"), None
+        if type(beat) is not int or type(heard) is not int:
+            raise ProtocolError(f"a malformed {PING}: {dict(fields)!r:.100}")
+        self._theirs = beat
         while self._times and self._times[0][0] <= heard:
             _, at = self._times.popleft()
         if at is not None:

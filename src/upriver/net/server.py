@@ -34,6 +34,7 @@ from upriver.net.gate import CallerGate, GatedListener
 from upriver.net.handshake import HandshakeKeys, Identity, Purpose, Role, Session
 from upriver.net.line import CALL_TERMS, Frame, Line, answer_all
 from upriver.net.remote import PORT_MAX, check_token
+from upriver.net.wire import AskedFields
 
 IDLE_S_MAX = 600.0
 """Seconds after which a client's idle connection is closed."""
@@ -224,6 +225,7 @@ class Calls:
         fields = head.get("fields", {})
         if not isinstance(fields, dict):
             raise ProtocolError(f"fields {fields!r:.100}: give an object")
+        fields = AskedFields(fields)
         if "get" in head:
             get, first = _named(self._gets, "get", head["get"]), whole("from", head.get("from", 0))
             return _rows(str(head["get"]), get(fields, first), first)

@@ -217,6 +217,13 @@ def decode_json(text: pa.Buffer | bytes) -> dict[str, Any]:
     return value
 
 
+class AskedFields(dict[str, Any]):
+    """The fields of a question of the other end. A field that it lacks raises ProtocolError, which names it."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ProtocolError(f"the question lacks the field {name!r}")
+
+
 def error_to_json(error: Exception, text_chars_max: int | None = None) -> dict[str, str]:
     """An error as class name and message, without its stack. A foreign error becomes a ProtocolError."""
     if isinstance(error, UpriverError):

@@ -32,6 +32,7 @@ from upriver.ids import Channel
 from upriver.plan.clock import ClockOp
 from upriver.plan.retention import Retain
 from upriver.plan.schemas import EVERYTHING_KEY, key_schema, schema_from_json, schema_to_json
+from upriver.records import typed
 
 ALL_ALIKE = "() of all rows"
 """A part of the name of a column that holds one value in all rows, and so routes all rows to one place."""
@@ -121,7 +122,7 @@ class TableSpec:
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
         """A record that is older than upsert tables describes an append table."""
-        return cls(
+        table = cls(
             name=json["name"],
             schema=schema_from_json(json["schema"]),
             key=tuple(json["key"]),
@@ -130,6 +131,7 @@ class TableSpec:
             deletes=json.get("deletes"),
             deletes_sql=json.get("deletes_sql"),
         )
+        return typed(table)
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ class CoordinatorService:
             "rescales": lambda _: {"rescales": loop.rescale_history()},
             "views": lambda _: {"views": loop.view_history()},
             "rescale_progress": self._rescale_progress,
-            "rescale_report": lambda asked: loop.rescales.report(int(asked["ticket"])),
+            "rescale_report": lambda asked: loop.rescales.report(whole("ticket", asked["ticket"])),
         }
         operations: dict[str, Action] = {
             "evict": self._evict,
@@ -213,14 +213,19 @@ class CoordinatorService:
         if hello.kind != REGISTER:
             raise ProtocolError(f"a channel began with {hello.kind!r}, not {REGISTER!r}")
         self._loop.check()
-        worker, life = WorkerId(hello.fields["worker"]), int(hello.fields["life"])
-        attempt = int(hello.fields["attempt"])
+        numbers: list[Any] = [hello.fields.get(name) for name in ("worker", "life", "attempt")]
+        texts: list[Any] = [hello.fields.get(name) for name in ("address", "instance")]
+        if not all(type(number) is int and number >= 0 for number in numbers) or not all(
+            isinstance(text, str) for text in texts
+        ):
+            raise ProtocolError(f"a worker has registered with {dict(hello.fields)!r:.200}")
+        worker, life, attempt = WorkerId(numbers[0]), numbers[1], numbers[2]
         self._admit(worker, life, attempt)
         self._worker_slots.make_room(worker)
         if not self._keeper.is_current(worker, life):
             raise _outdated(worker)  # leases.given_up_stays_out
         self._worker_slots.enter(worker, end)
-        address, instance = str(hello.fields["address"]), str(hello.fields["instance"])
+        address, instance = texts
         died_in = self._died_in(worker, hello.fields.get("died_in"))
         incarnation = self._loop.register(worker, address, _ToWorker(end), instance, died_in)
         self._holders[worker] = _SlotHolder(life, attempt, end, incarnation)
@@ -256,7 +261,9 @@ class CoordinatorService:
         in mid-step: that is no fault of the step."""
         if told is None or not self._worker_slots.has_died(worker):
             return None
-        flow, epoch = map(int, told)
+        if not isinstance(told, list) or [*map(type, told)] != [int, int]:
+            raise ProtocolError(f"worker {worker}: {told!r:.100} is no step in which a process has ended")
+        flow, epoch = told
         return FlowStep(FlowId(flow), Epoch(epoch))
 
     def _admit(self, worker: WorkerId, life: int, attempt: int) -> None:
@@ -370,17 +377,17 @@ class CoordinatorService:
             self._keeper.check_slots(workers)
         if keys_max is not None and whole("keys_max", keys_max) < 1:
             raise DeclarationError(f"keys_max={keys_max}: there is at least 1 key at a time")
-        parsed = None if moves is None else {VnodeId(int(v)): WorkerId(whole("moves", w)) for v, w in moves.items()}
+        parsed = None if moves is None else _moves(moves)
         _check_owners((parsed or {}).values(), self._loop.workers_to_be())
         ticket = self._loop.rescale(workers, parsed, _strategy(asked["strategy"]), keys_max)
         return {"ticket": ticket}
 
     def _rescale_progress(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         wait_s = min(seconds("wait_s", asked.get("wait_s", 0.0)), PROGRESS_WAIT_S_MAX)
-        return self._loop.rescales.progress(int(asked["ticket"]), asked.get("unless"), wait_s)
+        return self._loop.rescales.progress(whole("ticket", asked["ticket"]), asked.get("unless"), wait_s)
 
     def _abort_rescale(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        self._loop.rescales.abort(int(asked["ticket"]))
+        self._loop.rescales.abort(whole("ticket", asked["ticket"]))
         return {}
 
 
@@ -402,6 +409,12 @@ def _check_owners(owners: Iterable[WorkerId], workers: Sequence[WorkerId]) -> No
             raise DeclarationError(
                 f"moves: there is no worker {worker}: give one of {numbers}, or ask for more workers first"
             )
+
+
+def _moves(moves: Any) -> dict[VnodeId, WorkerId]:
+    if not isinstance(moves, dict) or not all(vnode.isdecimal() and len(vnode) < 10 for vnode in moves):
+        raise DeclarationError(f"moves={moves!r:.100}: give a mapping, {{vnode: worker}}")
+    return {VnodeId(int(vnode)): WorkerId(whole("moves", worker)) for vnode, worker in moves.items()}
 
 
 def _strategy(name: str) -> Strategy:

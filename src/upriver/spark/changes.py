@@ -27,6 +27,7 @@ from upriver.lake.address import Root, object_address
 from upriver.lake.change_log import ChangeLog, LogRecord
 from upriver.lake.lake import Lake
 from upriver.net.remote import Connection, Remote
+from upriver.records import typed
 from upriver.spark.schema import spark_arrow_schema
 from upriver.state.changes import NOW, changes_schema
 from upriver.vnodes import VnodeGroup
@@ -79,7 +80,7 @@ class ChangesStart:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(Epoch(json["version"]), json["base"])
+        return typed(cls(Epoch(json["version"]), json["base"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class ChangesOffset:
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
         version = json["version"]
-        return cls(None if version is None else Epoch(version), ChangesStart.from_json(json["start"]))
+        return typed(cls(None if version is None else Epoch(version), ChangesStart.from_json(json["start"])))
 
 
 def begin_of(start: ChangesOffset, end: ChangesOffset) -> ChangesStart:

@@ -33,6 +33,7 @@ from upriver.hashing import is_plain_key_type
 from upriver.ids import Channel, Epoch
 from upriver.lake.lake import OwnedLake
 from upriver.plan.plan import TableSpec
+from upriver.records import typed
 from upriver.runtime.source_supervisor import Seen
 from upriver.spark.digests import Columns, Digest, columns_of, files_digest, in_columns, is_same, rows_digest
 from upriver.spark.drain import POLL_S
@@ -98,7 +99,7 @@ class _Load:
         slices, first, since = digest.pop("slices"), digest.pop("first", 0), digest.pop("since", None)
         columns = digest.pop("columns", None)
         covered = None if columns is None else tuple((name, type) for name, type in columns)
-        return cls(digest, first, slices, None if since is None else Epoch(since), covered)
+        return typed(cls(digest, first, slices, None if since is None else Epoch(since), covered))
 
 
 def _load_path(table: str, number: int) -> str:
@@ -318,7 +319,7 @@ class LoadIngest:
         table = self._layout.table.name
         number = self._lake.last_number(f"loads/{table}")
         try:
-            return number, _Load.from_json(self._lake.read_record(_load_path(table, number)))
+            return number, self._lake.read_as(_load_path(table, number), _Load.from_json)
         except FileNotFoundError:
             return None
 

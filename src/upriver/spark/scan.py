@@ -28,6 +28,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from upriver.arguments import at_least
 from upriver.client.key_texts import Numeral, json_text, keys_of_texts
 from upriver.client.keys import Keys, key_batch
 from upriver.client.scans import SNAPSHOT_S_MAX, SOURCE_S_MAX, snapshot_part
@@ -38,11 +39,12 @@ from upriver.lake.scan import scan_from_json
 from upriver.net.remote import Connection, Remote
 from upriver.net.wire import refusing_malformed
 from upriver.plan.schemas import schema_from_json
+from upriver.records import typed
 from upriver.spark.changes import ChangesPlan, ChangesReader, ChangesSource, means_changes, stream_reader
 from upriver.spark.partitions import partitioned_by
 from upriver.spark.schema import spark_arrow_schema
 from upriver.state.key_filter import KeyFilter
-from upriver.vnodes import HashRange, VnodeGroup, hashes_in
+from upriver.vnodes import HashRange, VnodeGroup, check_vnodes, hashes_in
 
 FORMAT = "upriver"
 PART_S_MAX = 24 * 3600.0
@@ -71,7 +73,12 @@ class ScanSource:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(tuple(json["key"]), schema_from_json(json["schema"]), json["vnodes"], json["workers"], json["lake"])
+        """Raises as ``refusing_malformed`` has it for what is malformed."""
+        key, schema = tuple(json["key"]), schema_from_json(json["schema"])
+        check_vnodes(json["vnodes"])
+        if not set(key) <= set(schema.names):
+            raise ValueError(f"the key {key!r:.100} of ({', '.join(schema.names)})")
+        return typed(cls(key, schema, json["vnodes"], at_least("workers", json["workers"], 1), json["lake"]))
 
     @property
     def spark_schema(self) -> StructType:

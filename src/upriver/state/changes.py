@@ -10,8 +10,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from upriver.arguments import whole
+from upriver.errors import ProtocolError
 from upriver.ids import Epoch, Term
+from upriver.records import typed
 from upriver.state.runs import CHECKSUM, HASH_COLUMN
 
 INSERT, PREIMAGE, POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
@@ -74,7 +75,7 @@ class ChangePart:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(
+        part = cls(
             view=json["view"],
             path=json["path"],
             rows=json["rows"],
@@ -85,6 +86,7 @@ class ChangePart:
             start=json["start"],
             end=json["end"],
         )
+        return typed(part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +136,7 @@ class ChangeCommit:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(
+        commit = cls(
             number=json["number"],
             through=Epoch(json["through"]),
             term=Term(json["term"]),
@@ -147,6 +149,7 @@ class ChangeCommit:
             ended=_versions(json["ended"]),
             folded_at=json["folded_at"],
         )
+        return typed(commit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +167,16 @@ class ChangePosition:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        after, first = (None if json[name] is None else Epoch(whole(name, json[name])) for name in ("after", "first"))
-        return cls(after, whole("skip", json["skip"]), first)
+        """Raises ProtocolError for anything else."""
+        if isinstance(json, Mapping) and {"after", "skip", "first"} <= json.keys():
+            after, skip, first = json["after"], json["skip"], json["first"]
+            if _is_number(skip) and all(version is None or _is_number(version) for version in (after, first)):
+                return cls(after, skip, first)
+        raise ProtocolError(f"{json!r:.100} is no position in a log of changes")
+
+
+def _is_number(said: Any) -> bool:
+    return type(said) is int and 0 <= said < 1 << 63
 
 
 def _versions(of_views: Mapping[str, int]) -> dict[str, Epoch]:

@@ -25,9 +25,10 @@ from upriver.errors import CorruptFile
 from upriver.hashing import Hashes
 from upriver.ids import VnodeId
 from upriver.plan.row_order import EPOCH_COLUMN, ORDER_COLUMNS
+from upriver.records import typed
 from upriver.state.span import TimeSpan
 from upriver.state.vectors import spread
-from upriver.vnodes import offsets_by_vnode
+from upriver.vnodes import VNODES_MAX, offsets_by_vnode
 
 HASH_COLUMN = "hash64"
 RESERVED_COLUMNS = frozenset({HASH_COLUMN, *ORDER_COLUMNS})
@@ -92,7 +93,12 @@ class RunInfo:
     def from_json(cls, json: Mapping[str, Any]) -> Self:
         given = json["vnode_rows"]
         vnode_rows = _unpacked(given) if isinstance(given, str) else tuple(map(tuple, given))
-        return cls(
+        rows = [rows for _, rows in vnode_rows]
+        if sum(rows) != json["rows"] or min(rows, default=0) < 0 or min(json["bytes"], json.get("block_bytes", 0)) < 0:
+            raise ValueError(
+                f"a run of {json['rows']!r} rows and {json['bytes']!r} bytes, with {sum(rows)} rows in vnodes"
+            )
+        run = cls(
             json["path"],
             json["rows"],
             json["bytes"],
@@ -103,6 +109,7 @@ class RunInfo:
             json.get("task", 0),
             json.get("epoch", 0),
         )
+        return typed(run)
 
     def rows_of(self, vnodes: Iterable[VnodeId]) -> int:
         """Rows of those vnodes, without opening the file."""
@@ -148,7 +155,8 @@ def packed_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unpacked(packed: str) -> tuple[tuple[VnodeId, int], ...]:
-    planes = np.frombuffer(zlib.decompress(b64decode(packed)), np.uint8).reshape(_STORED.itemsize, -1)
+    unpacked = zlib.decompressobj().decompress(b64decode(packed), VNODES_MAX * _STORED.itemsize)
+    planes = np.frombuffer(unpacked, np.uint8).reshape(_STORED.itemsize, -1)
     rows = planes.T.copy().view(_STORED).ravel()
     vnodes = np.flatnonzero(rows)
     return tuple(zip(map(VnodeId, vnodes.tolist()), rows[vnodes].tolist(), strict=True))

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upriver.records import typed
 from upriver.state.vectors import Mask
 
 Times = npt.NDArray[np.int64]
@@ -64,7 +65,7 @@ class TimeSpan:
         if json is None:
             return None
         oldest, newest, nulls, *marks = json
-        return cls(oldest, newest, nulls, tuple(marks))
+        return typed(cls(oldest, newest, nulls, tuple(marks)))
 
 
 def times_of(column: pa.Array | pa.ChunkedArray) -> tuple[Times, Mask]:
