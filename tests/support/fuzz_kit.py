@@ -338,7 +338,8 @@ def campaign(directory: Path, seed: int, count: int, *names: str) -> None:
     words = [*names, "--seed", str(seed), "--count", str(count), "--progress", str(progress)]
     tried = subprocess.run([sys.executable, str(program), *words], capture_output=True, text=True, check=False)
     last = progress.read_text() if progress.exists() else "the start"
-    assert tried.returncode == 0, f"{last}: the process ended with {tried.returncode}: {tried.stderr[-6000:]}"
+    told = f"{tried.stdout[-6000:]}\n{tried.stderr[:2000]}"  # what DuckDB says at the end of a process comes last
+    assert tried.returncode == 0, f"{last}: the process ended with {tried.returncode}: {told}"
 
 
 def limit_memory() -> None:

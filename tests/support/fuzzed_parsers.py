@@ -536,7 +536,7 @@ def scan_sources() -> Parser:
         VnodeGroup.all(source.vnodes, min(source.vnodes, source.workers))
         if source.lake is not None:
             scan = scan_from_json(source.lake)
-            assert scan.key
+            assert isinstance(scan.key, tuple)
             assert scan.schema is not None
 
     told = [{"key": ["a"], "schema": schema, "vnodes": 4, "workers": 1, "lake": lake} for lake in (None, *scans)]
@@ -1058,7 +1058,7 @@ def main() -> int:
         campaign.run(told.first, told.count)
         faults += len(campaign.faults)
         for fault in campaign.faults.values():
-            print(fault, file=sys.stderr)
+            print(fault)
         print(
             f"{name}: {campaign.taken} taken, {campaign.refused} refused, {time.monotonic() - began:.1f} s", flush=True
         )
