@@ -148,7 +148,7 @@ def test_a_reader_that_stops_reading_a_get_does_not_wait_for_the_rest(connection
         ("fail", ProtocolError, "ZeroDivisionError: division by zero"),
         ("odd", ProtocolError, "cannot be written as JSON: Encoding objects of type object is unsupported"),
         ("nothing", ProtocolError, "no action 'nothing'; there are: add, fail, odd, ping, ramble, refuse"),
-        ("add", ProtocolError, "KeyError: 'a'"),
+        ("add", ProtocolError, "the question lacks the field 'a'"),
     ],
 )
 def test_an_action_s_error_arrives_as_it_was(
