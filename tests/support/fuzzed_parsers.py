@@ -37,7 +37,7 @@ from coordinator_kit import PLAN, TABLE, vnode_map
 from doors_kit import KeptRows
 from fuzz_kit import COLUMNS, ROWS, Campaign, Parser, check, limit_memory, prepare, use
 from http_kit import HttpApp
-from lookup_kit import Answering, Given, KeysAsked
+from lookup_kit import Answering, Given, KeysAsked, RawLine
 from postgres_kit import first_proof, framed, last_proof, messages_in, new_session, startup, trusted_session
 from segments_kit import ALL, EVENTS, INDEXES, USERS, owned, publish
 from server_kit import KEYS, SECONDS_MAX, TOKEN, client_of, peer_of
@@ -72,7 +72,6 @@ from upriver.net.channel import PING, SEVERAL, HeartbeatMonitor, _several
 from upriver.net.frames import MESSAGE_BYTES_MAX as FRAME_BYTES_MAX
 from upriver.net.frames import PIECE, Joiner, Seals, read_frame, write_frame
 from upriver.net.handshake import ANSWER, GREETING, HELLO, NONCE_BYTES, Exchange, Purpose, greeting, hello, read_hello
-from upriver.net.line import ANSWER_TERMS, Line
 from upriver.net.lookups import LookupService
 from upriver.net.peers import Link
 from upriver.net.remote import dial
@@ -417,13 +416,12 @@ def _echo(asked: KeysAsked) -> Given:
 
 
 def _conversation(address: str, purpose: Purpose, data: bytes) -> None:
-    """Say something to a server, and hear all of its answers: each is well formed, and an error is one of ours."""
-    stream, _ = dial(client_of(address), purpose, SECONDS_MAX)
-    line = Line(stream, ANSWER_TERMS)
+    """Say something sealed to a server, and hear all its answers: each is well formed, and an error is one of ours."""
+    line = RawLine(client_of(address), purpose)
     try:
         line.wait_at_most(SECONDS_MAX)
-        stream.write(data)
-        stream.end_writing()
+        line.write(data)
+        line.stream.end_writing()
         while (frame := line.receive()) is not None:
             check_told(frame.head.get("error"), frame.head.get("message"))
             for _, kind, text in frame.head.get("refused", ()):
