@@ -213,15 +213,16 @@ def _read(path: str) -> pa.Table:
 
 
 def _by_window(answers: pa.Table, windows: Mapping[str, Window]) -> Figures:
-    """Of each window: its seconds, and of each kind of answers that began in it the milliseconds; of all but the first
-    also how many times those of the first they are."""
+    """Of each window: its seconds, and of each kind of answers that began in it the milliseconds; others_longest_ms: the
+    longest of lookups of other keys; of all but the first also how many times those of the first they are."""
     kinds = np.array(answers["kind"].to_pylist())
     at, seconds = answers["at"].to_numpy(), answers["seconds"].to_numpy()
     result: Figures = {}
     for name, (began, ended) in windows.items():
         inside = (at >= began) & (at <= ended)
         of_kind = {kind: in_ms(seconds[inside & (kinds == kind)].tolist()) for kind in ("warm", "cold", "visible")}
-        result[name] = {"seconds": round(ended - began, 2), **of_kind}
+        longest = [figures["max_ms"] for kind, figures in of_kind.items() if kind != "visible" and figures["count"]]
+        result[name] = {"seconds": round(ended - began, 2), "others_longest_ms": max(longest, default=None), **of_kind}
     for name in list(windows)[1:]:
         result[name]["p99_ratios"] = {
             kind: _ratio(result[name][kind], result["before"][kind]) for kind in ("warm", "cold", "visible")

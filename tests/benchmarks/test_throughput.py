@@ -316,6 +316,7 @@ def test_other_keys_and_epochs_are_timed_beside_a_hot_key(spark: Any, tmp_path: 
             assert of_kind
             assert all(0 < each["p50_ms"] <= each["max_ms"] for each in of_kind)
         assert all(figures[when]["seconds"] > 0 for when in ("fill", "warm", "epoch"))
+        assert figures["before"]["others_longest_ms"] >= figures["before"]["warm"]["max_ms"] > 0
     shown = render_hotkey(measured)
     assert "cone, fill, warm keys" in shown
     assert "WRONG" not in shown

@@ -248,6 +248,46 @@ def test_an_epoch_does_not_wait_for_a_long_fill() -> None:
     cone.check()
 
 
+@pytest.mark.parametrize("is_on", [True, False])
+def test_cones_whole_epochs_only_keys_that_an_epoch_may_change_wait_for_all_of_its_rows(is_on: bool) -> None:
+    cone = ComparedCone("fans", replace(ALL_RULES, cones_whole_epochs=is_on))
+    cone.publish(visit("a", 1), visit("b", 2), trade("X", 1), trade("X", 2))
+    cone.fill("a", "b")
+    cone.publish(*[trade("Y", 1)] * 9)
+    cone.rows_max = 4
+    while not cone.cone.unfilled:
+        cone.step()
+    assert cone.cone.applied == 1
+    assert cone.look_up("b") == [("b", 1)]
+    if is_on:
+        assert cone.shown == hashed("b").tolist()
+        assert cone.cone.awaited(hashed("a")).all()
+    for _ in range(2):
+        cone.go_on()
+        assert cone.cone.lacks(hashed("a")) == is_on
+    cone.run()
+    assert cone.cone.applied == 2
+    assert cone.look_up("a", "b") == [("a", 10), ("b", 1)]
+    cone.check()
+
+
+def test_keys_are_evicted_and_wanted_while_an_epoch_is_taken_in() -> None:
+    cone = ComparedCone("fans")
+    cone.publish(visit("a", 1), visit("b", 2), visit("c", 1), trade("X", 1), trade("X", 2))
+    cone.fill("a", "b")
+    cone.publish(*[trade("Y", 1)] * 9, *[trade("Y", 2)] * 9)
+    cone.rows_max = 4
+    while not cone.cone.unfilled:
+        cone.step()
+    cone.evict("a")
+    cone.want("a", "c")
+    cone.begin()
+    cone.drop_forgotten()
+    cone.run()
+    assert cone.look_up("a", "b", "c") == [("a", 10), ("b", 10), ("c", 10)]
+    cone.check()
+
+
 def test_another_key_does_not_wait_for_a_long_fill() -> None:
     cone = with_many_rows("fans")
     take_some_in(cone, "a")

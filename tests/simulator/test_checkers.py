@@ -50,6 +50,7 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
         [([A], VNODE_OF, {0})],
         [([A, B], VNODE_OF, {0}), ([("c",)], VNODE_OF, {0})],
     ),
+    (checkers.a_broken_link_makes_nobody_begin_anew, [([], "w0 and w1")], [([1, 2], "w0 and w1")]),
     (checkers.no_keys_move_while_epochs_flow, [(True,)], [(False,)]),
     (checkers.a_key_lives_in_one_place, [({"w0": [1], "w1": [2]},)], [({"w0": [1], "w0 -> w1": [1, 2]},)]),
     (

@@ -10,7 +10,8 @@ lake indexes (``plan/provenance.py``).
 A cone has two kinds of tasks:
 
 - *advance* by an epoch: first it reads which keys come to rest on keys that they did not rest on before, and fills
-  those as of the end of the last epoch. Then it reads the epoch's rows of all kept keys, and takes them in in one step;
+  those as of the end of the last epoch. Then it reads the epoch's rows of all kept keys, and takes them in. If they are
+  many, it does so some at a time: lookups of keys that they may change wait, others are answered;
 - *fill* keys that were looked up: it reads all that they rest on, and runs that through separate regions. So rows that
   a bad row spoils are never taken in. The separate regions take many rows in some at a time, while the cone answers
   lookups and advances. When they have all rows, they catch up with the cone, and the filled keys *join* it.
@@ -21,8 +22,8 @@ taken in at a time, and none while keys join.
 If an epoch's rows cannot be read or taken in, the cone forgets all kept keys. It fills each again at its next lookup;
 a lookup of a key with a bad row fails with that row's error.
 
-Between two steps all kept keys are as of the end of the same epoch, and nothing is pending. Rules
-cones.keep_what_keys_rest_on, cones.never_back, cones.catch_up_first, cones.join_between_epochs,
+Between two epochs all kept keys are as of the end of the same epoch, and nothing is pending. Rules
+cones.whole_epochs, cones.keep_what_keys_rest_on, cones.never_back, cones.catch_up_first, cones.join_between_epochs,
 partial.ask_where_the_key_goes and partial.asked_keys_stay: ``docs/internals/partial.md``.
 """
 
@@ -36,7 +37,7 @@ import pyarrow as pa
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.operators.view import LongRead
-from upriver.engine.region import ALL_ROWS, FullRegionState, State
+from upriver.engine.region import FullRegionState, State
 from upriver.errors import LakeError, ProtocolError, UpriverError
 from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Epoch
@@ -46,7 +47,7 @@ from upriver.partial.partial_region import ANSWER_ROWS_MAX, KeysToRead, Unanswer
 from upriver.partial.presence import LookupClock, Numbers, Presence
 from upriver.partial.rules import UpqueryRules
 from upriver.plan.plan import DataflowPlan, RegionPlan
-from upriver.state.vectors import NO_KEYS, Mask, Positions
+from upriver.state.vectors import NO_KEYS, Mask, Positions, contains
 from upriver.vnodes import vnode_range, vnodes_of
 
 FILLED_KEYS_MAX = 65_536
@@ -83,6 +84,8 @@ class Cone:
         self._not_before = start_at
         """Another worker has shown keys of this cone as of this epoch."""
         self._tasks = ConeTasks()
+        self._changing = NO_KEYS
+        """The keys that the rest of an epoch may change: a lookup waits for it."""
         self._unanswered: list[UnansweredKeys] = []
         self._unfillable = Unfillable()
         self._clock = LookupClock()
@@ -279,9 +282,22 @@ class Cone:
                 yield from self._gain(state, edge, epoch)
         rows = yield from self._rows(state, state.through, epoch)
         if state is self._state:
-            _take_all(state, rows, epoch)
+            yield from self._take_epoch(rows, epoch)
         else:
             yield from state.take(rows, epoch)
+
+    def _take_epoch(self, rows: RowsAt, epoch: Epoch) -> Work[None]:
+        """cones.whole_epochs: take in an epoch's rows of all kept keys. Most epochs are through with the first lot."""
+        work = self._state.take(rows, epoch)
+        try:
+            left = work.send((yield next(work)))
+            self._changing = self._state.changed_by(rows)
+            while True:
+                left = work.send((yield left))
+        except StopIteration:
+            return
+        finally:
+            self._changing = NO_KEYS
 
     def _gain(self, state: ConeState, edge: ConeEdge, epoch: Epoch) -> Work[None]:
         """cones.keep_what_keys_rest_on: keep what keys of the edge's consumer come to rest on in this epoch."""
@@ -335,13 +351,19 @@ class Cone:
 
     def present(self, hash64: Hashes) -> Mask:
         """Which of these keys can be shown."""
-        return np.zeros(len(hash64), np.bool_) if self._is_early else self._state.has(self._shape.top, hash64)
+        if self._is_early:
+            return np.zeros(len(hash64), np.bool_)
+        return self._state.has(self._shape.top, hash64) & ~self._changes(hash64)
 
     def awaited(self, hash64: Hashes) -> Mask:
         """Which of these keys a lookup must wait for before it asks again."""
         if self._is_early:
             return np.ones(len(hash64), np.bool_)
-        return np.isin(hash64, self._tasks.filling) | self._wanted.among(hash64)
+        return np.isin(hash64, self._tasks.filling) | self._wanted.among(hash64) | self._changes(hash64)
+
+    def _changes(self, hash64: Hashes) -> Mask:
+        """Which of these keys may have a part of an epoch's rows."""
+        return contains(self._changing, hash64) if self._rules.cones_whole_epochs else np.zeros(len(hash64), np.bool_)
 
     @property
     def _is_early(self) -> bool:
@@ -484,16 +506,6 @@ class Cone:
 
     def drain(self, rows_max: int) -> Sequence[Outgoing]:
         return ()
-
-
-def _take_all(state: ConeState, rows: RowsAt, epoch: Epoch) -> None:
-    """Take all rows in, in one step."""
-    work = state.take(rows, epoch)
-    try:
-        next(work)
-        work.send(ALL_ROWS)
-    except StopIteration:
-        return
 
 
 def _read(reads: Sequence[tuple[What, KeysToRead]]) -> Work[list[tuple[What, Batch]]]:

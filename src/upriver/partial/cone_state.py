@@ -28,7 +28,7 @@ from upriver.ids import Epoch
 from upriver.partial.presence import PRESENT, Presence
 from upriver.plan.plan import DataflowPlan, ExchangeEdge, RegionPlan
 from upriver.plan.provenance import KeyTrace, traces
-from upriver.state.vectors import NO_KEYS, Mask, Positions, contains, spread
+from upriver.state.vectors import NO_KEYS, Mask, Positions, contains, key_set, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +360,17 @@ class ConeState:
         return 0
 
     # Rows -------------------------------------------------------------------------------------------------------------
+
+    def changed_by(self, rows: RowsAt) -> Hashes:
+        """The keys of the last region that these rows may change, ascending, each once. Looks at all pairs."""
+        changed: dict[str, Hashes] = {}
+        for name in self.regions:
+            of_lake = [rows[name, port].hash64 for port in self._lake_ports[name] if (name, port) in rows]
+            edges = self._shape.into(name)
+            changed[name] = key_set(
+                *of_lake, *(self._supports[edge].consumers_of(changed[edge.producer]) for edge in edges)
+            )
+        return changed[self._shape.top]
 
     def take(self, rows: RowsAt, through: Epoch) -> Generator[RowsLeft, int, None]:
         """Take in rows of the epochs after the last one up to ``through``, as the regions of all workers together

@@ -39,6 +39,8 @@ class UpqueryRules:
     """cones.keep_what_keys_rest_on: what a kept key comes to rest on is filled before the epoch's rows are taken in."""
     cones_catch_up_first: bool = True
     """cones.catch_up_first: keys that were filled while the cone advanced catch up with it before they join it."""
+    cones_whole_epochs: bool = True
+    """cones.whole_epochs: a key is not shown while rows of an epoch that may change it are taken in."""
     cones_join_between_epochs: bool = True
     """cones.join_between_epochs: filled keys join a cone while it takes no epoch in."""
     cones_never_back: bool = True
