@@ -213,8 +213,11 @@ def _read(path: str) -> pa.Table:
 
 
 def _by_window(answers: pa.Table, windows: Mapping[str, Window]) -> Figures:
-    """Of each window: its seconds, and of each kind of answers that began in it the milliseconds; others_longest_ms: the
-    longest of lookups of other keys; of all but the first also how many times those of the first they are."""
+    """Of each window: its seconds, and of each kind of answers that began in it the milliseconds.
+
+    others_longest_ms: the longest of lookups of other keys. Of all windows but the first also how many times those of
+    the first the milliseconds are.
+    """
     kinds = np.array(answers["kind"].to_pylist())
     at, seconds = answers["at"].to_numpy(), answers["seconds"].to_numpy()
     result: Figures = {}
