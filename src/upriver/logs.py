@@ -96,7 +96,7 @@ class Repeats(logging.Filter):
                 if (known := self._known.get(key)) is not None:
                     known.count, held_back = known.count + 1, True
                 else:
-                    self._known[key] = _Repeated(record, now)
+                    self._known[key] = _Repeated(_without_frames(record), now)
                     if len(self._known) > REPEATS_MAX:
                         over.append(self._known.popitem(last=False)[1])
         for known in over:
@@ -120,8 +120,15 @@ class Repeats(logging.Filter):
 def _counted(known: _Repeated) -> logging.LogRecord:
     counted = copy(known.record)
     counted.msg = f"{known.record.getMessage()} (again, {known.count} times since)"
-    counted.args, counted.exc_info, counted.exc_text = None, None, None
     return counted
+
+
+def _without_frames(record: logging.LogRecord) -> logging.LogRecord:
+    """The record without its exception: the frames of that would keep what they refer to, loaded libraries too, until
+    the process ends."""
+    kept = copy(record)
+    kept.msg, kept.args, kept.exc_info, kept.exc_text = record.getMessage(), None, None, None
+    return kept
 
 
 REPEATS = Repeats()

@@ -1,5 +1,7 @@
 """Views as DataFrames: real servers that hand out rows, and Spark that reads them."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -464,3 +466,30 @@ def test_the_token_is_shown_nowhere(spark: Any, serve: Serve, capfd: pytest.Capt
     shown = capfd.readouterr().out
     assert "upriver" in shown
     assert TOKEN not in shown
+
+
+IN_A_NEW_SESSION = """
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from upriver.spark.scan import FORMAT, UpriverDataSource, register_source
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+register_source(spark)
+try:
+    spark.read.format(FORMAT).load()  # Spark takes what is registered now as there from the beginning, in each session
+except AnalysisException:
+    pass
+try:
+    spark.newSession().dataSource.register(UpriverDataSource)
+except AnalysisException as error:
+    print(error.getCondition())
+register_source(spark.newSession())
+"""
+
+
+@pytest.mark.spark
+def test_a_session_that_has_the_format_from_its_beginning_is_no_error() -> None:
+    command = [sys.executable, "-c", IN_A_NEW_SESSION]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (ended.returncode, ended.stdout.split()) in ((0, ["DATA_SOURCE_ALREADY_EXISTS"]), (0, [])), ended.stderr

@@ -22,6 +22,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -213,7 +214,7 @@ class ScanRequest:
 
     def load(self, spark: SparkSession) -> DataFrame:
         """The rows. Each action on the DataFrame reads them as they are at that moment, as of one epoch."""
-        spark.dataSource.register(UpriverDataSource)
+        register_source(spark)
         # Spark asks the source for its schema here. Told the schema, it would look for the source at the first action,
         # and in the session that is active then, which may be another.
         return spark.read.format(FORMAT).options(**self.options).load()
@@ -228,9 +229,19 @@ class ScanRequest:
         return partitioned_by(rows, groups, group.cast("int"))
 
 
+def register_source(spark: SparkSession) -> None:
+    """Let the session read the format ``upriver``. A session that was made after another one had registered it may have
+    it from its beginning, and Spark then refuses to register it once more."""
+    try:
+        spark.dataSource.register(UpriverDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+
+
 def load_changes(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """The changes of a view as a streaming DataFrame."""
-    spark.dataSource.register(UpriverDataSource)
+    register_source(spark)
     return spark.readStream.format(FORMAT).options(**options).load()
 
 
