@@ -214,10 +214,10 @@ class ScanRequest:
 
     def load(self, spark: SparkSession) -> DataFrame:
         """The rows. Each action on the DataFrame reads them as they are at that moment, as of one epoch."""
-        register_source(spark)
+        format = register_source(spark)
         # Spark asks the source for its schema here. Told the schema, it would look for the source at the first action,
         # and in the session that is active then, which may be another.
-        return spark.read.format(FORMAT).options(**self.options).load()
+        return spark.read.format(format).options(**self.options).load()
 
     def divide(self, rows: DataFrame) -> DataFrame:
         """The same rows, computed by Spark, with a partition for each group of vnodes; even for those without a key."""
@@ -229,20 +229,32 @@ class ScanRequest:
         return partitioned_by(rows, groups, group.cast("int"))
 
 
-def register_source(spark: SparkSession) -> None:
-    """Let the session read the format ``upriver``. A session that was made after another one had registered it may have
-    it from its beginning, and Spark then refuses to register it once more."""
+def register_source(spark: SparkSession) -> str:
+    """Let the session read views; returns the format by which it does: ``upriver``, or one of its own.
+
+    Once a session has read by a format, Spark 4.3 lets no session that is made later register it, and does not find it
+    there.
+    """
     try:
         spark.dataSource.register(UpriverDataSource)
+        return FORMAT
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+    of_session = f"{FORMAT}_{spark._jsparkSession.sessionUUID().replace('-', '')}"
+
+    class OfSession(UpriverDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return of_session
+
+    spark.dataSource.register(OfSession)
+    return of_session
 
 
 def load_changes(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """The changes of a view as a streaming DataFrame."""
-    register_source(spark)
-    return spark.readStream.format(FORMAT).options(**options).load()
+    return spark.readStream.format(register_source(spark)).options(**options).load()
 
 
 class UpriverDataSource(DataSource):
