@@ -231,7 +231,7 @@ class Flow:
         """A view has failed. Returns those that fail by that, each with its cause. The first failure counts.
         views.fail_readers: what reads a stateful map fails with it, for the map's rows come no more."""
         readers = readers_of(self.plans, view) if self.rules.views_fail_readers else ()
-        causes = {view: failure, **{reader: failure.of_reader(reader, view) for reader in readers}}
+        causes = failure.with_readers(view, readers)
         new = {name: cause for name, cause in causes.items() if name not in self.failed}
         self.failed.update(new)
         return new

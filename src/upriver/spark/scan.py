@@ -214,10 +214,9 @@ class ScanRequest:
 
     def load(self, spark: SparkSession) -> DataFrame:
         """The rows. Each action on the DataFrame reads them as they are at that moment, as of one epoch."""
-        format = register_source(spark)
         # Spark asks the source for its schema here. Told the schema, it would look for the source at the first action,
         # and in the session that is active then, which may be another.
-        return spark.read.format(format).options(**self.options).load()
+        return spark.read.format(register_source(spark)).options(**self.options).load()
 
     def divide(self, rows: DataFrame) -> DataFrame:
         """The same rows, computed by Spark, with a partition for each group of vnodes; even for those without a key."""

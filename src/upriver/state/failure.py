@@ -1,7 +1,7 @@
 """ViewFailure: why a view has failed, as workers learn it and checkpoints record it."""
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from upriver import errors
@@ -46,6 +46,10 @@ class ViewFailure:
     def of_reader(self, reader: str, view: str) -> "ViewFailure":
         """The failure of what reads this one's view. reader, view: their names."""
         return ViewFailure(kind=self.kind, error=f"view {reader!r} reads {view!r}, which has failed: {self.error}")
+
+    def with_readers(self, view: str, readers: Iterable[str]) -> "dict[str, ViewFailure]":
+        """The failures that follow from this one, by view: its own first, and those of what reads the view."""
+        return {view: self, **{reader: self.of_reader(reader, view) for reader in readers}}
 
     def raised(self) -> UpriverError:
         """The error, for a caller."""

@@ -61,9 +61,8 @@ class FailedViews:
         """Report the failure, and those of the view's readers, before all other messages of this step: some of them may
         lack the view's state."""
         readers = self._regions.readers(view) if self._rules.views_fail_readers else ()  # views.fail_readers
-        causes = {view: failure, **{reader: failure.of_reader(reader, view) for reader in readers}}
         ahead: list[ShareAction] = []
-        for name, cause in causes.items():
+        for name, cause in failure.with_readers(view, readers).items():
             self._take_out(name, cause)
             ahead.append(Report(message=ViewFailed(view=name, failure=cause)))
             if self._rules.views_fail_ahead:  # views.fail_ahead

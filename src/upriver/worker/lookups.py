@@ -191,7 +191,9 @@ class Lookups:
             for lookup in lookups
         ]
         self._catch_up_with(event.view, hash64)
-        good = self._stay(shard, hash64) & ~shard.unfinished.among(hash64)
+        good = self._stay(shard, hash64)
+        if shard.unfinished:
+            good = good & ~shard.unfinished.among(hash64)
         if shard.partial is not None:
             good = good & shard.partial.present(hash64)
             if between and any(lookup.together for lookup in lookups):
@@ -446,10 +448,10 @@ class Lookups:
         waits = shard.unfinished.among(hash64)
         if partial is not None:
             waits |= partial.awaited(hash64)
-        if partial is not None and self._rules.worker_between_epochs:
-            waits |= np.repeat([w.question.together for w in due], lengths) & (
-                partial.through(hash64) > self._progress.reflected
-            )
+            if self._rules.worker_between_epochs:
+                waits |= np.repeat([w.question.together for w in due], lengths) & (
+                    partial.through(hash64) > self._progress.reflected
+                )
         so_far = np.concatenate([[0], waits.cumsum()])
         ends = np.cumsum(lengths)
         are_there = so_far[ends] == so_far[ends - lengths]

@@ -8,7 +8,7 @@ import numpy as np
 
 from upriver.hashing import Hashes
 from upriver.ids import Epoch
-from upriver.state.vectors import Mask
+from upriver.state.vectors import Mask, contains
 
 UNFINISHED_KEYS_MAX = 1 << 20
 """Keys of an epoch that are known one by one. If it has rows of more, all keys of the region count as unfinished."""
@@ -45,8 +45,7 @@ class UnfinishedKeys:
         found = np.zeros(len(hashes), np.bool_)
         for lots in self._of.values():
             for lot in lots:
-                places = np.searchsorted(lot, hashes)
-                found |= lot[np.minimum(places, len(lot) - 1)] == hashes
+                found |= contains(lot, hashes)
         return found
 
     def __bool__(self) -> bool:
