@@ -21,6 +21,7 @@ from upriver.client.lookup_lines import (
     REQUEST_KEYS_MAX,
     REQUEST_LOOKUPS_MAX,
     KeyRequest,
+    ThreadLine,
     ThreadLines,
     WorkerAnswer,
 )
@@ -29,6 +30,7 @@ from upriver.errors import ClusterError, RowError, UpriverError, WorkerLost
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.net.handshake import Purpose
+from upriver.net.line import Frame, Line
 from upriver.net.lookups import LookupConnection, LookupRequest, LookupService
 from upriver.net.server import Server
 from upriver.protocol.lookups import Answered, Routing, ViewRoute
@@ -104,7 +106,7 @@ class Asking:
     """Lookups of one key or more at one worker."""
 
     def __init__(self, server: Server) -> None:
-        self._address = server.address
+        self.address = server.address
         vnode_map = VnodeMap.initial(VNODES, [HERE])
         self._plan = KeyPlan(ROUTE, Routing(vnode_map, {HERE: server.address}, {"v": ROUTE}, Epoch(0)))
 
@@ -117,7 +119,7 @@ class Asking:
         return self._request(KeySet.of(batch), seconds, at_least)
 
     def _request(self, keys: Any, seconds: float, at_least: int | None) -> KeyRequest:
-        return KeyRequest("v", ROUTE, keys, at_least, False, time.monotonic() + seconds, HERE, self._address)
+        return KeyRequest("v", ROUTE, keys, at_least, False, time.monotonic() + seconds, HERE, self.address)
 
 
 def rows_of(request: KeyRequest) -> list[tuple[Any, ...]]:
@@ -291,6 +293,37 @@ def test_a_lost_worker_is_told_to_all_that_wait_and_reached_again(threads: Threa
     again = threads.begin(3)
     worker.next().answer().take()
     assert result(again) == twice(3)
+
+
+class LosesItsStream(ThreadLine):
+    """While a thread has a frame in its hands, another one loses the stream, and a third one asks."""
+
+    def __init__(self, asking: "Asking") -> None:
+        super().__init__(client_of(asking.address), lambda: None)
+        self.first, self.later = asking.of(1), asking.of(3)
+        self._has_lost = False
+
+    def _take_frame(self, line: Line, frame: Frame) -> None:
+        if not self._has_lost:
+            self._has_lost = True
+            self._lose_stream(self._stream, WorkerLost("it has not read in time"))
+            self.ask(self.later)
+        super()._take_frame(line, frame)
+
+
+def test_a_frame_of_a_lost_stream_is_no_answer_to_what_waits_now(server: Server, worker: Scripted) -> None:
+    line = LosesItsStream(Asking(server))
+    line.ask(line.first)
+    worker.next().answer().take()
+    line.wait(line.first)
+    with pytest.raises(WorkerLost, match="in time"):
+        rows_of(line.first)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(line.wait, line.later)
+        worker.next().answer().take()
+        waiting.result(SECONDS_MAX)
+    assert rows_of(line.later) == twice(3)
+    line.end(ClusterError("the client is closed"))
 
 
 def test_an_interrupt_ends_one_lookup_and_no_other(server: Server, worker: Scripted) -> None:

@@ -421,15 +421,17 @@ class WorkerLine:
                 if frame is None:
                     self._wanted = size
                     return start
-                self._take_frame(frame)
+                self._take_frame(line, frame)
                 start += size
 
-    def _take_frame(self, frame: Frame) -> None:
+    def _take_frame(self, line: Line, frame: Frame) -> None:
         try:
             head = msgspec.convert(frame.head, _AnswerHead)
         except msgspec.ValidationError as error:
             raise ProtocolError(f"{self.address} sent a malformed answer: {error}") from None
         with self._lock:
+            if self._line is not line:
+                return  # another thread has lost it meanwhile: the frame is no answer to what waits now
             if head.answers:
                 self._take_answers(head, frame.batch)
             for number, kind, message in head.refused:
@@ -607,13 +609,11 @@ class ThreadLine(WorkerLine):
         """Read until the request has its outcome, or its time is over."""
         try:
             while request.outcome is None:
-                stream = self._stream
-                if stream is None:
-                    self._dial(request)
-                    continue
-                left = request.due_at - time.monotonic()
+                stream, left = self._stream, request.due_at - time.monotonic()
                 if left <= 0:
                     self._give_up(request)
+                elif stream is None:
+                    self._dial(request)
                 elif not self._write_and_read(stream, left):
                     self._recheck()
         finally:

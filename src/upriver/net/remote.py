@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from upriver.arguments import whole
 from upriver.errors import AccessDenied, ClusterError, ProtocolError, SealBroken, UserError, WaitTimeout
-from upriver.net.byte_stream import ByteStream
+from upriver.net.byte_stream import SECONDS_MIN, ByteStream
 from upriver.net.handshake import (
     ANSWER,
     GREETING,
@@ -112,6 +112,7 @@ def dial(
     if remote.tls_roots is not None:  # net.no_silent_plain_text
         raise ClusterError(f"{remote.address}: an app's servers have no TLS, and nothing is sent to them in the clear")
     host, _, port = remote.address.rpartition(":")
+    timeout = max(SECONDS_MIN, timeout)
     try:
         connected = socket.create_connection((host.strip("[]"), int(port)), timeout)
     except TimeoutError:
