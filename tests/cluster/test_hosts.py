@@ -165,14 +165,17 @@ class Ticking:
     def start(self, workers: int) -> None:
         told = self.cluster.ask("tick", "ticking", workers)
         assert "error" not in told, told
-        await_that(lambda: all(self.cluster.ask("look", "ticking")["found"].values()))
+        await_that(lambda: all(self.told()["found"].values()))
+
+    def told(self) -> dict[str, Any]:
+        return self.cluster.ask("look", "ticking")
 
     def look(self, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Look until something is so. Every look must find all rows of both views."""
         seen: list[dict[str, Any]] = []
 
         def is_so() -> bool:
-            seen.append(self.cluster.ask("look", "ticking"))
+            seen.append(self.told())
             assert seen[-1].get("found") == dict.fromkeys(VIEWS, True), seen[-1]
             return until(seen[-1])
 
@@ -218,8 +221,9 @@ def test_coordinator_move_cut_off_a_worker_moves_to_the_host_of_the_other(tickin
     ticking.hosts.cut(ONE, OTHER)
     try:
         ticking.look(lambda seen: seen["links"] == [[0, 1]])
-        await_that(lambda: before["hosts"][:1] * 2 == ticking.cluster.ask("look", "ticking").get("hosts"))
-        last = ticking.cluster.ask("look", "ticking")["epochs"]["counts"]
+        both = before["hosts"][:1] * 2
+        await_that(lambda: ticking.told().get("hosts") == both, ticking.told)
+        last = ticking.told()["epochs"]["counts"]
         after = ticking.look(ended("sizes", last + 1))
         assert after["links"] == []
         assert after["failures"][1] == "worker 1 failed: it does not reach worker 0, and moves to another host"
