@@ -100,3 +100,6 @@ def test_a_worker_that_leaves_its_host_goes_where_a_slot_is_free_of_any_task() -
     assert executor_elsewhere([here, beside, full], workers, here.id) is None
     assert executor_elsewhere([full, free], workers, here.id) is None  # it is not known where the worker runs
     assert executor_elsewhere([here, free], workers, None) is None
+    assert (
+        executor_elsewhere([here, beside, full], workers, here.id, [full.id]) == full
+    )  # a copy of its task runs there

@@ -187,6 +187,10 @@ class Restarts:
         """The life that fills the place, or is about to."""
         return self._places[worker].life
 
+    def holder(self, worker: WorkerId) -> int | None:
+        """The attempt that holds the life; ``None``: none was admitted yet."""
+        return self._places[worker].holder if worker in self._places else None
+
     def losses(self, worker: WorkerId) -> int:
         """How many losses in a row the place has had."""
         return self._places[worker].losses if worker in self._places else 0

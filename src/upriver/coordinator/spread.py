@@ -38,12 +38,16 @@ def executor_for_worker(executors: Iterable[ExecutorSlots], workers: Mapping[Exe
 
 
 def executor_elsewhere(
-    executors: Collection[ExecutorSlots], workers: Mapping[ExecutorId, int], left: ExecutorId | None
+    executors: Collection[ExecutorSlots],
+    workers: Mapping[ExecutorId, int],
+    left: ExecutorId | None,
+    copies: Collection[ExecutorId] = (),
 ) -> ExecutorSlots | None:
     """Where a worker should run that is to leave the host of this executor. ``None``: no other host has a slot that is
-    free of any task, or that executor is not known. workers: as of :func:`executor_for_worker`."""
-    hosts = {executor.host for executor in executors if executor.id == left}
-    free = [executor for executor in executors if executor.host not in hosts and executor.busy < executor.slots]
+    free of any task, or that executor is not known. workers: as of :func:`executor_for_worker`. copies: where copies of
+    the worker's task run, which end with it."""
+    hosts, ending = {executor.host for executor in executors if executor.id == left}, Counter(copies)
+    free = [each for each in executors if each.host not in hosts and each.busy - ending[each.id] < each.slots]
     if not hosts:
         return None
     return executor_for_worker(free, workers)

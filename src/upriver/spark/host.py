@@ -53,7 +53,7 @@ from upriver.ids import WorkerId
 from upriver.net.wire import error_from_json
 from upriver.plan.plan import DataflowPlan
 from upriver.runtime.worker import WorkerConfig, serve_worker
-from upriver.spark.placement import executor_of, executors_of, one_task
+from upriver.spark.placement import executors_of, one_task, running_attempts
 from upriver.spark.session import cancel_jobs, check_session, is_stopped
 
 _LOG = logging.getLogger("upriver.workers")
@@ -219,13 +219,19 @@ class WorkerHost:
     def _move(self, worker: WorkerId, give_up: Callable[[], None]) -> None:
         context = self._spark.sparkContext
         with self._lock:
-            here = self._tag_of(worker, self._restarts.life(worker))
+            tag, holder = self._tag_of(worker, self._restarts.life(worker)), self._restarts.holder(worker)
         with self._placing:
-            executors, left = executors_of(context), executor_of(context, here)
-            chosen = executor_elsewhere(executors, self._workers_on(context, but=worker), left)
+            copies = running_attempts(context, tag)
+            left = copies.pop(holder, None) if holder is not None else None
+            workers = self._workers_on(context, but=worker)
+            chosen = executor_elsewhere(executors_of(context), workers, left, copies.values())
             if chosen is not None:
                 self._moves[worker] = chosen
         if chosen is not None:
+            for (
+                copy
+            ) in copies:  # it may wait for what is behind the broken link, and its job's end does not interrupt it
+                self.end_attempt(copy, "the worker moves to another host")
             give_up()
 
     def end_attempt(self, attempt: int, why: str) -> None:
@@ -321,7 +327,7 @@ class WorkerHost:
     def _workers_on(self, context: SparkContext, but: WorkerId) -> Counter[ExecutorId]:
         """How many workers run on each executor, without this one."""
         return Counter(
-            executor_of(context, self._tag_of(other, life)) or asked_for
+            next(iter(running_attempts(context, self._tag_of(other, life)).values()), asked_for)
             for other, (life, asked_for) in self._asked_for.items()
             if other != but
         )

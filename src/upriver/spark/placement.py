@@ -18,7 +18,7 @@ HOSTS_S_MAX = 3.0
 host would do."""
 _POLL_S = 0.1
 _ATTEMPTS_MAX = 10
-"""Attempts of a task among which the one that runs is looked for."""
+"""Attempts of a task among which those that run are looked for."""
 _DRIVER = "driver"
 
 
@@ -47,16 +47,17 @@ def wait_for_hosts(context: SparkContext, workers: int, seconds: float) -> None:
         time.sleep(_POLL_S)
 
 
-def executor_of(context: SparkContext, tag: str) -> ExecutorId | None:
-    """Where the task of a job with this tag runs, or has run first; ``None`` if none has been started."""
-    spark = context._jsc.sc()
+def running_attempts(context: SparkContext, tag: str) -> dict[int, ExecutorId]:
+    """The attempts that run of the task of the job with this tag, by Spark's number, oldest first: where each runs.
+    Speculation adds copies."""
+    spark, attempts = context._jsc.sc(), dict[int, ExecutorId]()
     for job in spark.statusTracker().getJobIdsForTag(tag):
         found = spark.statusTracker().getJobInfo(job)
         for stage in [] if found.isEmpty() else found.get().stageIds():
-            tasks = list(_each(spark.statusStore().taskList(stage, 0, _ATTEMPTS_MAX)))
-            for task in [*(task for task in tasks if task.status() == "RUNNING"), *tasks]:
-                return ExecutorId(str(task.executorId()))
-    return None
+            for task in _each(spark.statusStore().taskList(stage, 0, _ATTEMPTS_MAX)):
+                if task.status() == "RUNNING":
+                    attempts[int(task.taskId())] = ExecutorId(str(task.executorId()))
+    return dict(sorted(attempts.items()))
 
 
 def one_task(context: SparkContext, executor: ExecutorSlots | None) -> "RDD[int]":
