@@ -115,6 +115,11 @@ SEGMENTED: MadeFor = {"compact": 6.0, "sizes": (0, 1), "lookup": 0.3, "pace": AL
 """Epochs become segments."""
 RESTORING: MadeFor = {**DENSE, "spoil": 0.3, "crash": 0.1}
 """Many die, and many checkpoints are damaged."""
+SPARED: MadeFor = {
+    **{**RESTORING, "checkpoint": 1.5, "copy": 3.0, "outgrown": 1},
+    **{"publish": 0.2, "lookup": 0.3, "rescale": 0.1},
+}
+"""So little else happens that some checkpoints are there when a worker dies."""
 LOGGING: MadeFor = {**DENSE, "rescale": 0.3, "copy": 3.0, "driver": 0.02}
 LOGGING_CALM: MadeFor = {**LOGGING, "crash": 0.0, "spoil": 0.0, "driver": 0.0}
 LOGGING_SEGMENTED: MadeFor = {**LOGGING, **SEGMENTED, "checkpoint": 0.0, "crash": 0.1}
@@ -220,7 +225,7 @@ SCENARIOS: Mapping[str, ClusterScenario] = MappingProxyType(
             _with(_KEYED, SWIFT, pace=(0.4,) * PLACES_MAX, read=9.0, compact=4.0, lookup=3.0), partial_share=1.0
         ),
         # Checkpoints
-        **_both("restored", {**RESTORING, "checkpoint": 1.5, "copy": 3.0, "outgrown": 1}, partial_share=0.2),
+        **_both("restored", SPARED, partial_share=0.2),
         "checkpoints": _with(_CHECKPOINTED, DENSE),
         "checkpoints torn": _with(_CHECKPOINTED, DENSE, crash=0.1),
         "checkpoints calm": _with(_CHECKPOINTED, CALM),
