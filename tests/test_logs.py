@@ -176,7 +176,7 @@ def test_calls_with_short_errors_have_their_own_signatures() -> None:
     assert str(inspect.signature(Calls.call)) == "(self, number: int = 1) -> int"
     assert (Calls.call.__doc__, Calls.value.__doc__) == ("A docstring.", "Of a property.")
     assert inspect.iscoroutinefunction(Calls.later)
-    assert list(inspect.signature(upriver.connect).parameters) == ["address", "token", "root", "tls_roots", "timeout"]
+    assert list(inspect.signature(upriver.connect).parameters) == ["address", "token", "root", "tls", "timeout"]
     assert pickle.loads(pickle.dumps(upriver.connect)) is upriver.connect
 
 

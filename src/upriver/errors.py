@@ -89,7 +89,7 @@ class BudgetExceeded(UserError):
 
 class AccessDenied(UserError):
     """The caller has not proved that it knows a token of the app, or the cluster's secret; or its token does not open
-    what it asks for."""
+    what it asks for; or the server's certificate is not to be trusted."""
 
 
 class LakeError(UpriverError):

@@ -10,23 +10,29 @@ import pytest
 from changes_kit import VIEW, WrittenLog, change
 from client_kit import PLANES, ROUTES, Cluster, View
 from server_kit import SECONDS_MAX, TOKEN
+from tls_kit import IDENTITY
 
 import upriver
+from upriver.client.asyncio_client import AsyncClient
 from upriver.errors import AccessDenied, ClusterError, UnknownView, UserError
 from upriver.lake.lake import Lake
 from upriver.protocol.lookups import ViewRoute
 from upriver.runtime.change_pieces import ChangePieces
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    running = Cluster(2)
+@pytest.fixture(params=[None, IDENTITY], ids=["plain", "tls"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    running = Cluster(2, tls=request.param)
     yield running
     running.stop()
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(main(), SECONDS_MAX))
+
+
+def asking(cluster: Cluster, threads: int) -> Coroutine[Any, Any, AsyncClient]:
+    return upriver.connect_async(cluster.coordinator.address, TOKEN, tls=cluster.trusted, threads=threads)
 
 
 def own_threads() -> list[threading.Thread]:
@@ -41,7 +47,9 @@ def assert_no_threads_are_left() -> None:
 
 def test_many_lookups_at_once_and_each_form_of_an_answer(cluster: Cluster) -> None:
     async def main() -> None:
-        async with await upriver.connect_async(cluster.coordinator.address, TOKEN, threads=4) as client:
+        async with await upriver.connect_async(
+            cluster.coordinator.address, TOKEN, tls=cluster.trusted, threads=4
+        ) as client:
             keys = [f"N{number}" for number in range(60)]
             found = await asyncio.gather(*(client.lookup_one("planes", key) for key in keys))
             assert found == [{"tailnum": key, "flights": number} for number, key in enumerate(keys)]
@@ -75,7 +83,9 @@ def test_a_cancelled_lookup_blocks_neither_the_loop_nor_later_ones(cluster: Clus
         worker.before = hold
 
     async def main() -> None:
-        async with await upriver.connect_async(cluster.coordinator.address, TOKEN, threads=2) as client:
+        async with await upriver.connect_async(
+            cluster.coordinator.address, TOKEN, tls=cluster.trusted, threads=2
+        ) as client:
             held = asyncio.create_task(client.lookup("planes", ["N1"]))
             await asyncio.to_thread(begun.wait, SECONDS_MAX)
             held.cancel()
@@ -92,7 +102,7 @@ def test_a_cancelled_lookup_blocks_neither_the_loop_nor_later_ones(cluster: Clus
 def test_a_refused_connection_leaves_no_thread(cluster: Cluster) -> None:
     async def main() -> None:
         with pytest.raises(AccessDenied):
-            await upriver.connect_async(cluster.coordinator.address, "another")
+            await upriver.connect_async(cluster.coordinator.address, "another", tls=cluster.trusted)
 
     run(main)
     assert_no_threads_are_left()
@@ -106,7 +116,9 @@ def test_changes_come_as_an_async_iterator(tmp_path: Path) -> None:
     cluster.views["rows"] = View(ViewRoute(("k",), VIEW), [])
 
     async def main() -> None:
-        async with await upriver.connect_async(cluster.coordinator.address, TOKEN, threads=1) as client:
+        async with await upriver.connect_async(
+            cluster.coordinator.address, TOKEN, tls=cluster.trusted, threads=1
+        ) as client:
             subscriptions: list[AsyncIterator[Any]] = [client.subscribe("rows") for _ in range(3)]
             for version in (1, 2):
                 batches = await asyncio.gather(*(anext(each) for each in subscriptions))

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from client_kit import VNODES
-from server_kit import KEYS, SECONDS_MAX, client_of
+from server_kit import SECONDS_MAX, client_of, keys_of
+from tls_kit import IDENTITY
 
 from upriver.client.async_lines import AsyncLines
 from upriver.client.key_plans import KeyPlan
@@ -33,12 +34,15 @@ from upriver.net.handshake import Purpose
 from upriver.net.line import Frame, Line
 from upriver.net.lookups import LookupConnection, LookupRequest, LookupService
 from upriver.net.server import Server
+from upriver.net.tls import TlsIdentity
 from upriver.protocol.lookups import Answered, Routing, ViewRoute
 from upriver.vnodes import VnodeMap
 
 ROUTE = ViewRoute(("k",), pa.schema([("k", pa.int64()), ("twice", pa.int64())]))
 HERE = WorkerId(0)
 THREADS = 40
+Shown = TlsIdentity | None
+"""What the worker shows."""
 
 
 class Scripted:
@@ -96,9 +100,15 @@ def worker() -> Scripted:
     return Scripted()
 
 
+@pytest.fixture(params=[None, IDENTITY], ids=["plain", "tls"])
+def tls(request: pytest.FixtureRequest) -> Shown:
+    given: Shown = request.param
+    return given
+
+
 @pytest.fixture
-def server(worker: Scripted) -> Iterator[Server]:
-    with Server(KEYS, {Purpose.LOOKUPS: LookupService(worker)}) as running:
+def server(worker: Scripted, tls: Shown) -> Iterator[Server]:
+    with Server(keys_of(tls), {Purpose.LOOKUPS: LookupService(worker)}) as running:
         yield running
 
 
@@ -137,9 +147,9 @@ def twice(*keys: int | None) -> list[tuple[Any, ...]]:
 class Threads:
     """Lookups on threads of one client."""
 
-    def __init__(self, server: Server, recheck: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, server: Server, tls: Shown = None, recheck: Callable[[], None] = lambda: None) -> None:
         self.asking = Asking(server)
-        self.lines = ThreadLines(client_of("coordinator:1"), recheck)
+        self.lines = ThreadLines(client_of("coordinator:1", tls), recheck)
         self._pool = ThreadPoolExecutor(THREADS)
 
     def begin(self, *keys: int | None, **limits: Any) -> "Future[list[tuple[Any, ...]]]":
@@ -164,8 +174,8 @@ class Threads:
 
 
 @pytest.fixture
-def threads(server: Server) -> Iterator[Threads]:
-    running = Threads(server)
+def threads(server: Server, tls: Shown) -> Iterator[Threads]:
+    running = Threads(server, tls)
     yield running
     running.close()
 
@@ -298,8 +308,8 @@ def test_a_lost_worker_is_told_to_all_that_wait_and_reached_again(threads: Threa
 class LosesItsStream(ThreadLine):
     """While a thread has a frame in its hands, another one loses the stream, and a third one asks."""
 
-    def __init__(self, asking: "Asking") -> None:
-        super().__init__(client_of(asking.address), lambda: None)
+    def __init__(self, asking: "Asking", tls: Shown) -> None:
+        super().__init__(client_of(asking.address, tls), lambda: None)
         self.first, self.later = asking.of(1), asking.of(3)
         self._has_lost = False
 
@@ -311,8 +321,8 @@ class LosesItsStream(ThreadLine):
         super()._take_frame(line, frame)
 
 
-def test_a_frame_of_a_lost_stream_is_no_answer_to_what_waits_now(server: Server, worker: Scripted) -> None:
-    line = LosesItsStream(Asking(server))
+def test_a_frame_of_a_lost_stream_is_no_answer_to_what_waits_now(server: Server, worker: Scripted, tls: Shown) -> None:
+    line = LosesItsStream(Asking(server), tls)
     line.ask(line.first)
     worker.next().answer().take()
     line.wait(line.first)
@@ -326,7 +336,7 @@ def test_a_frame_of_a_lost_stream_is_no_answer_to_what_waits_now(server: Server,
     line.end(ClusterError("the client is closed"))
 
 
-def test_an_interrupt_ends_one_lookup_and_no_other(server: Server, worker: Scripted) -> None:
+def test_an_interrupt_ends_one_lookup_and_no_other(server: Server, worker: Scripted, tls: Shown) -> None:
     """It strikes one of the two threads that wait, perhaps the one that reads for both."""
     interrupts = [KeyboardInterrupt()]
 
@@ -334,7 +344,7 @@ def test_an_interrupt_ends_one_lookup_and_no_other(server: Server, worker: Scrip
         if interrupts:
             raise interrupts.pop()
 
-    threads = Threads(server, interrupt)
+    threads = Threads(server, tls, interrupt)
     lookups = [threads.begin(1)]
     came = [worker.next().take()]
     lookups.append(threads.begin(2))
@@ -379,9 +389,9 @@ def test_an_answer_that_is_no_answer_is_an_error_and_the_line_is_opened_anew(
 # In an event loop
 
 
-def run(main: Callable[[AsyncLines], Coroutine[Any, Any, None]]) -> None:
+def run(main: Callable[[AsyncLines], Coroutine[Any, Any, None]], tls: Shown) -> None:
     async def with_lines() -> None:
-        lines = AsyncLines(client_of("coordinator:1"), asyncio.to_thread, lambda: None)
+        lines = AsyncLines(client_of("coordinator:1", tls), asyncio.to_thread, lambda: None)
         try:
             await asyncio.wait_for(main(lines), SECONDS_MAX)
         finally:
@@ -410,7 +420,7 @@ def begin(lines: AsyncLines, asking: Asking, keys: Sequence[int | None]) -> "lis
     return [asyncio.create_task(look_up(lines, asking.of(key))) for key in keys]
 
 
-def test_tasks_share_requests_as_threads_do(server: Server, worker: Scripted) -> None:
+def test_tasks_share_requests_as_threads_do(server: Server, worker: Scripted, tls: Shown) -> None:
     asking = Asking(server)
 
     async def main(lines: AsyncLines) -> None:
@@ -427,10 +437,10 @@ def test_tasks_share_requests_as_threads_do(server: Server, worker: Scripted) ->
         assert await asyncio.gather(*others) == [twice(key) for key in range(2, 60)]
         assert threading.active_count() <= before
 
-    run(main)
+    run(main, tls)
 
 
-def test_a_cancelled_task_disturbs_no_other(server: Server, worker: Scripted) -> None:
+def test_a_cancelled_task_disturbs_no_other(server: Server, worker: Scripted, tls: Shown) -> None:
     asking = Asking(server)
 
     async def main(lines: AsyncLines) -> None:
@@ -448,10 +458,10 @@ def test_a_cancelled_task_disturbs_no_other(server: Server, worker: Scripted) ->
         came.answer().take()
         assert await other == twice(3)
 
-    run(main)
+    run(main, tls)
 
 
-def test_a_task_that_waits_delays_no_other_and_has_its_own_error(server: Server, worker: Scripted) -> None:
+def test_a_task_that_waits_delays_no_other_and_has_its_own_error(server: Server, worker: Scripted, tls: Shown) -> None:
     asking = Asking(server)
 
     async def main(lines: AsyncLines) -> None:
@@ -464,10 +474,10 @@ def test_a_task_that_waits_delays_no_other_and_has_its_own_error(server: Server,
         with pytest.raises(RowError, match="division by zero"):
             await late
 
-    run(main)
+    run(main, tls)
 
 
-def test_a_task_s_time_is_over_although_the_worker_says_nothing(server: Server, worker: Scripted) -> None:
+def test_a_task_s_time_is_over_although_the_worker_says_nothing(server: Server, worker: Scripted, tls: Shown) -> None:
     asking = Asking(server)
 
     async def main(lines: AsyncLines) -> None:
@@ -478,10 +488,10 @@ def test_a_task_s_time_is_over_although_the_worker_says_nothing(server: Server, 
         (await came_of(worker)).answer().take()
         assert await later == twice(2)
 
-    run(main)
+    run(main, tls)
 
 
-def test_a_large_request_is_written_as_the_worker_reads(server: Server, worker: Scripted) -> None:
+def test_a_large_request_is_written_as_the_worker_reads(server: Server, worker: Scripted, tls: Shown) -> None:
     asking, many = Asking(server), range(500_000)
 
     async def main(lines: AsyncLines) -> None:
@@ -489,7 +499,7 @@ def test_a_large_request_is_written_as_the_worker_reads(server: Server, worker: 
         (await came_of(worker)).answer().take()
         assert await large == twice(*many)
 
-    run(main)
+    run(main, tls)
 
 
 def test_threads_write_large_requests_too(threads: Threads, worker: Scripted) -> None:

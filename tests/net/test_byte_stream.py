@@ -3,9 +3,11 @@
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
+from tls_kit import tls_sockets
 
 from upriver.net.byte_stream import BUFFER_BYTES, ByteStream
 from upriver.net.frames import SEAL_BYTES, Seals, chunks, read_first_frame
@@ -28,14 +30,28 @@ def test_bytes_that_come_bit_by_bit_have_no_more_time_for_it() -> None:
     stream.close()
 
 
-def pair() -> tuple[ByteStream, ByteStream]:
+Pair = Callable[[], tuple[ByteStream, ByteStream]]
+
+
+def plain_pair() -> tuple[ByteStream, ByteStream]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         theirs = ByteStream(socket.create_connection(listener.getsockname()))
         return ByteStream(listener.accept()[0]), theirs
 
 
+def tls_pair() -> tuple[ByteStream, ByteStream]:
+    ours, theirs = tls_sockets()
+    return ByteStream(ours), ByteStream(theirs)
+
+
+@pytest.fixture(params=[plain_pair, tls_pair], ids=["plain", "tls"])
+def pair(request: pytest.FixtureRequest) -> Pair:
+    made: Pair = request.param
+    return made
+
+
 @pytest.mark.parametrize("size", [0, 1, BUFFER_BYTES, BUFFER_BYTES + 1, 10 * BUFFER_BYTES])
-def test_what_is_written_comes_whatever_its_size(size: int) -> None:
+def test_what_is_written_comes_whatever_its_size(pair: Pair, size: int) -> None:
     ours, theirs = pair()
     data = bytes(range(256)) * (size // 256 + 1)
     writing = threading.Thread(target=theirs.write, args=(data,))
@@ -49,7 +65,7 @@ def test_what_is_written_comes_whatever_its_size(size: int) -> None:
     ours.close()
 
 
-def test_parts_that_are_written_together_come_one_behind_the_other() -> None:
+def test_parts_that_are_written_together_come_one_behind_the_other(pair: Pair) -> None:
     ours, theirs = pair()
     parts = (b"head", b"", memoryview(bytes(range(256)) * 20_000), memoryview(b"end" * 500_000))
     writing = threading.Thread(target=theirs.write_together, args=(parts,))
@@ -62,7 +78,7 @@ def test_parts_that_are_written_together_come_one_behind_the_other() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 2 * BUFFER_BYTES])
-def test_what_ends_too_early_is_no_end(size: int) -> None:
+def test_what_ends_too_early_is_no_end(pair: Pair, size: int) -> None:
     ours, theirs = pair()
     theirs.write(b"x")
     theirs.close()
@@ -71,7 +87,7 @@ def test_what_ends_too_early_is_no_end(size: int) -> None:
     ours.close()
 
 
-def test_writing_at_once_does_not_wait() -> None:
+def test_writing_at_once_does_not_wait(pair: Pair) -> None:
     ours, theirs = pair()
     much = bytes(1 << 20)
     written = 0
@@ -88,7 +104,7 @@ def test_writing_at_once_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize("lacks", [1, SEAL_BYTES, SEAL_BYTES + 1])
-def test_a_first_frame_that_ends_before_its_seal_does_is_none(lacks: int) -> None:
+def test_a_first_frame_that_ends_before_its_seal_does_is_none(pair: Pair, lacks: int) -> None:
     ours, theirs = pair()
     whole = b"".join(bytes(chunk) for chunk in chunks(pa.py_buffer(b"frame"), Seals(b"key")))
     ours.write(whole[:-lacks])

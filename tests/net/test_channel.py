@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from channel_kit import HELLO, QUICK, Hub, Recorder
-from server_kit import KEYS, SECONDS_MAX, SECRET, client_of, peer_of
+from server_kit import KEYS, SECONDS_MAX, client_of, peer_of
+from tls_kit import IDENTITY
 
 from upriver.errors import (
     AccessDenied,
@@ -63,9 +64,9 @@ def no_thread_is_left() -> Iterator[None]:
             assert not thread.is_alive(), f"{thread.name} is left over"
 
 
-@pytest.fixture
-def hub() -> Hub:
-    return Hub()
+@pytest.fixture(params=[None, IDENTITY], ids=["plain", "tls"])
+def hub(request: pytest.FixtureRequest) -> Hub:
+    return Hub(tls=request.param)
 
 
 @pytest.fixture
@@ -74,14 +75,14 @@ def server(hub: Hub) -> Iterator[Server]:
         yield running
 
 
-def call(server: Server, recorder: Recorder, hello: Message = HELLO, limits: ChannelLimits = QUICK) -> ChannelEnd:
-    return open_channel(peer_of(server.address), hello, recorder.receiver, limits=limits)
+def call(remote: Remote, recorder: Recorder, hello: Message = HELLO, limits: ChannelLimits = QUICK) -> ChannelEnd:
+    return open_channel(remote, hello, recorder.receiver, limits=limits)
 
 
 def pair(server: Server, hub: Hub) -> tuple[ChannelEnd, Recorder, ChannelEnd, Recorder]:
     """Both ends of a channel: the one that has opened it, and the server's."""
     recorder = Recorder()
-    end = call(server, recorder)
+    end = call(hub.peer(server), recorder)
     return end, recorder, *hub.accepted()
 
 
@@ -97,7 +98,7 @@ def close(end: ChannelEnd, *ears: Recorder) -> None:
 def test_a_server_is_told_the_hello_and_may_speak_first(server: Server, hub: Hub) -> None:
     batch = pa.RecordBatch.from_pydict({"vnode": [1, 2]})
     recorder = Recorder()
-    end = call(server, recorder, Message("hello", {"worker": 3}, (batch,)))
+    end = call(hub.peer(server), recorder, Message("hello", {"worker": 3}, (batch,)))
     theirs, their_ear, hello = hub.ends.get(timeout=SECONDS_MAX)
     assert hello == Message("hello", {"worker": 3}, (batch,))
     theirs.send(Message("assign", {"vnodes": [0, 1]}))
@@ -196,7 +197,7 @@ def test_peers_that_are_gone_after_their_goodbye_have_closed_in_good_order() -> 
     with Server(KEYS, {Purpose.CHANNEL: Hasty()}) as server:
         for _ in range(HASTY_PEERS):
             recorder = Recorder()
-            call(server, recorder)
+            call(peer_of(server.address), recorder)
             assert recorder.closing() is None
 
 
@@ -212,30 +213,24 @@ def test_a_stopping_server_says_goodbye(hub: Hub) -> None:
 # Channels that do not come about
 
 
-def test_a_refusal_reaches_the_opening_side(server: Server) -> None:
+def test_a_refusal_reaches_the_opening_side(server: Server, hub: Hub) -> None:
     recorder = Recorder()
     with pytest.raises(UserError, match=r"^worker 3 is here already$"):
-        call(server, recorder, Message("refuse me"))
+        call(hub.peer(server), recorder, Message("refuse me"))
     assert recorder.closings.empty()
 
 
 def test_the_token_opens_no_channel(server: Server, hub: Hub) -> None:
     recorder = Recorder()
     with pytest.raises(AccessDenied):
-        open_channel(client_of(server.address), HELLO, recorder.receiver)
+        open_channel(client_of(server.address, hub.tls), HELLO, recorder.receiver)
     assert hub.ends.empty()
     assert recorder.closings.empty()
 
 
-def test_no_channel_goes_in_the_clear_where_tls_is_asked_for(server: Server, hub: Hub) -> None:
-    with pytest.raises(ClusterError, match="TLS"):
-        open_channel(Remote(server.address, SECRET, b"PEM"), HELLO, Recorder().receiver)
-    assert hub.ends.empty()
-
-
 def test_a_server_without_channels_says_so() -> None:
     with Server(KEYS) as server, pytest.raises(ProtocolError, match="does not serve channel"):
-        call(server, Recorder())
+        call(peer_of(server.address), Recorder())
 
 
 def test_a_server_that_is_gone_is_named() -> None:
@@ -277,7 +272,7 @@ MALFORMED = pa.py_buffer(b"\x80\x04pickled")
 
 @pytest.mark.parametrize("fault", ["no message", "size", "no seal", "repeated", "left out", "another direction's"])
 def test_what_is_no_frame_of_the_other_end_ends_the_channel(server: Server, hub: Hub, fault: str) -> None:
-    stream, session = dial(peer_of(server.address), Purpose.CHANNEL, SECONDS_MAX, WorkerLost)
+    stream, session = dial(hub.peer(server), Purpose.CHANNEL, SECONDS_MAX, WorkerLost)
     seals, first = Seals(session.sends), encode(HELLO)
     hello = joined(first, seals)
     stream.write(hello)
@@ -311,7 +306,7 @@ def _after(key: bytes, frames: int) -> Seals:
 def test_a_receiver_that_fails_ends_the_channel_on_both_sides(server: Server, hub: Hub) -> None:
     closings: queue.Queue[UpriverError | None] = queue.Queue()
     receiver = Receiver(lambda message: print(message.fields["missing"]), closings.put)
-    open_channel(peer_of(server.address), HELLO, receiver, limits=QUICK)
+    open_channel(hub.peer(server), HELLO, receiver, limits=QUICK)
     theirs, their_ear = hub.accepted()
     theirs.send(Message("anything"))
     error = closings.get(timeout=SECONDS_MAX)
@@ -341,7 +336,7 @@ def test_a_peer_that_does_not_keep_up_is_cut_off(limits: ChannelLimits, size: in
 
     with hub.server() as server:
         receiver = Receiver(hear_nothing, recorder.closings.put)
-        open_channel(peer_of(server.address), HELLO, receiver, limits=limits)
+        open_channel(hub.peer(server), HELLO, receiver, limits=limits)
         theirs, their_ear = hub.accepted()
         message = Message("much", {"text": "x" * size})
         with pytest.raises(ClusterError, match=match):
@@ -618,11 +613,11 @@ def test_over_a_real_socket_all_frames_come_whole_and_each_sender_s_in_order() -
         stream.close()
 
 
-def open_and_wait(address: str, then: str) -> None:
+def open_and_wait(remote: Remote, then: str) -> None:
     """A process that opens a channel, and then waits to be killed, freezes, or ends without closing it."""
     closed = threading.Event()
     receiver = Receiver(lambda _: None, lambda _: closed.set())
-    open_channel(peer_of(address), HELLO, receiver, limits=QUICK)
+    open_channel(remote, HELLO, receiver, limits=QUICK)
     if then == "freeze":
         os.kill(os.getpid(), signal.SIGSTOP)
     if then == "wait":
@@ -661,7 +656,7 @@ def start(processes: list[Any], target: Any, *arguments: Any) -> Any:
 def test_a_client_killed_is_noticed_at_once(processes: list[Any]) -> None:
     hub = Hub(ChannelLimits())
     with hub.server() as server:
-        process = start(processes, open_and_wait, server.address, "wait")
+        process = start(processes, open_and_wait, hub.peer(server), "wait")
         _, recorder = hub.accepted()
         process.kill()
         error = recorder.closings.get(timeout=2.0)  # the limit of silence is far beyond
@@ -670,7 +665,7 @@ def test_a_client_killed_is_noticed_at_once(processes: list[Any]) -> None:
 
 
 def test_a_frozen_client_is_noticed_by_its_silence(processes: list[Any], server: Server, hub: Hub) -> None:
-    start(processes, open_and_wait, server.address, "freeze")
+    start(processes, open_and_wait, hub.peer(server), "freeze")
     _, recorder = hub.accepted()
     error = recorder.closing()
     assert isinstance(error, WorkerLost)
@@ -695,7 +690,7 @@ def test_a_server_killed_or_frozen_is_noticed(processes: list[Any], then: str, m
 
 
 def test_a_process_that_just_ends_says_goodbye(processes: list[Any], server: Server, hub: Hub) -> None:
-    process = start(processes, open_and_wait, server.address, "end")
+    process = start(processes, open_and_wait, hub.peer(server), "end")
     _, recorder = hub.accepted()
     assert recorder.closing() is None
     process.join(SECONDS_MAX)

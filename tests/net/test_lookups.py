@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from lookup_kit import Answering, Given, KeysAsked, LookupStream, RawLine, answer_on, refusal_on
-from server_kit import KEYS, SECONDS_MAX, TOKEN, client_of
+from server_kit import KEYS, SECONDS_MAX, client_of
 
 from upriver.errors import AccessDenied, ClusterError, RowError, WorkerLost
 from upriver.hashing import hash64
@@ -193,12 +193,6 @@ def test_a_worker_that_has_gone_is_lost(server: Server, stream: LookupStream) ->
 def test_a_stranger_gets_no_line(server: Server) -> None:
     with pytest.raises(AccessDenied):
         LookupStream(Remote.parse(server.address, "wrong"), SECONDS_MAX)
-
-
-def test_tls_is_refused(server: Server) -> None:
-    """Workers have none: what is meant to be secret would go as it is."""
-    with pytest.raises(ClusterError, match="TLS"):
-        LookupStream(Remote.parse(server.address, TOKEN, b"PEM"), SECONDS_MAX)
 
 
 def test_only_so_many_are_let_in(worker: Worker) -> None:

@@ -1,6 +1,7 @@
 """The witness of workers' exits, with processes that are killed: rule leases.over_when_ended."""
 
 import os
+import pickle
 import queue
 import signal
 import subprocess
@@ -10,23 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_kit import KEYS, SECONDS_MAX, SECRET
+from server_kit import SECONDS_MAX, keys_of, peer_of
+from tls_kit import IDENTITY
 
 from upriver.net.handshake import Purpose
 from upriver.net.server import Server
+from upriver.net.tls import TlsIdentity
 from upriver.runtime.exit_witness import ExitNotices, ExitWitness
 
 ROOT = Path(__file__).parent.parent.parent
 DAEMON = """
-import os, signal, sys
-from upriver.net.remote import Remote
+import os, pickle, signal, sys
 from upriver.runtime.exit_witness import ExitWitness
 
 witness = ExitWitness.fork()
-for attempt in range(int(sys.argv[2])):
+for attempt in range(int(sys.argv[1])):
     pid = os.fork()
     if pid == 0:
-        is_watched = witness.watch(Remote(sys.argv[1], bytes.fromhex(sys.argv[3])), 1, 2, attempt)
+        is_watched = witness.watch(pickle.loads(bytes.fromhex(sys.argv[2])), 1, 2, attempt)
         os.write(1, f"{attempt} {os.getpid()} {is_watched}\\n".encode())
         signal.pause()
 if "end" in sys.argv:
@@ -41,15 +43,17 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this syst
 class World:
     """A coordinator's server, and daemons with workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: TlsIdentity | None = None) -> None:
+        self._tls = tls
         self.heard: queue.Queue[Mapping[str, Any]] = queue.Queue()
-        self.server = Server(KEYS, {Purpose.EXIT: ExitNotices(self.heard.put)})
+        self.server = Server(keys_of(tls), {Purpose.EXIT: ExitNotices(self.heard.put)})
         self._daemons: list[subprocess.Popen[str]] = []
         self._workers: list[int] = []
 
     def start(self, workers: int, *, address: str | None = None, ends: bool = False) -> dict[int, tuple[int, bool]]:
         """A daemon with so many workers. Returns their numbers by attempt, and whether they are watched."""
-        arguments = [address or self.server.address, str(workers), SECRET.hex(), *(["end"] if ends else [])]
+        remote = peer_of(address or self.server.address, self._tls)
+        arguments = [str(workers), pickle.dumps(remote).hex(), *(["end"] if ends else [])]
         daemon = subprocess.Popen(
             [sys.executable, "-c", DAEMON, *arguments],
             stdin=subprocess.PIPE,
@@ -75,9 +79,9 @@ class World:
         self.server.stop()
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
+@pytest.fixture(params=[None, IDENTITY], ids=["plain", "tls"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(request.param)
     yield made
     made.stop()
 

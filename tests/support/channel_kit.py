@@ -3,12 +3,14 @@
 import queue
 from dataclasses import dataclass, field
 
-from server_kit import KEYS, SECONDS_MAX
+from server_kit import SECONDS_MAX, keys_of, peer_of
 
 from upriver.errors import UpriverError, UserError
 from upriver.net.channel import ChannelEnd, ChannelLimits, Channels, Receiver
 from upriver.net.handshake import Purpose
+from upriver.net.remote import Remote
 from upriver.net.server import Server
+from upriver.net.tls import TlsIdentity
 from upriver.net.wire import Message
 
 QUICK = ChannelLimits(ping_s=0.05, silence_s_max=0.5)
@@ -36,9 +38,10 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Hub:
-    """A server that takes every channel; ``ends`` gives each with its recorder and hello."""
+    """A server that takes every channel; ``ends`` gives each with its recorder and hello. tls: what both sides show."""
 
     limits: ChannelLimits = QUICK
+    tls: TlsIdentity | None = None
     ends: "queue.Queue[tuple[ChannelEnd, Recorder, Message]]" = field(default_factory=queue.Queue)
 
     def on_open(self, end: ChannelEnd, hello: Message) -> Receiver:
@@ -53,4 +56,8 @@ class Hub:
         return end, recorder
 
     def server(self) -> Server:
-        return Server(KEYS, {Purpose.CHANNEL: Channels(self.on_open, self.limits)})
+        return Server(keys_of(self.tls), {Purpose.CHANNEL: Channels(self.on_open, self.limits)})
+
+    def peer(self, server: Server) -> Remote:
+        """The server, for a process of the same cluster."""
+        return peer_of(server.address, self.tls)

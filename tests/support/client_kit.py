@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from lookup_kit import Answering, Given, KeysAsked
-from server_kit import KEYS, TOKEN, calls_server
+from server_kit import TOKEN, calls_server, keys_of
+from tls_kit import OWN
 
 from upriver.client.client import Client, connect
 from upriver.errors import UnknownView, WaitTimeout, WrongOwner
@@ -17,6 +18,7 @@ from upriver.ids import Epoch, WorkerId
 from upriver.net.handshake import Purpose
 from upriver.net.lookups import LookupService
 from upriver.net.server import Action, Calls, Piece, Server, Service
+from upriver.net.tls import TlsIdentity
 from upriver.protocol.freshness import FreshnessReport
 from upriver.protocol.lookups import Routing, ViewRoute
 from upriver.vnodes import VnodeMap, vnodes_of
@@ -72,7 +74,7 @@ class Worker:
             Purpose.LOOKUPS: LookupService(Answering(self.lookup)),
             Purpose.CALLS: Calls(),
         }
-        self.server = Server(KEYS, services)
+        self.server = Server(keys_of(self.cluster.tls), services)
 
     def stop(self) -> None:
         self.server.stop()
@@ -104,11 +106,17 @@ class Worker:
 
 class Cluster:
     """A coordinator that knows the routing, and some workers. actions: what the coordinator has besides, or instead.
-    pieces: its actions that give rows, too."""
+    pieces: its actions that give rows, too. tls: what all of them show; clients then trust ``OWN``."""
 
     def __init__(
-        self, workers: int, actions: Mapping[str, Action] | None = None, pieces: Mapping[str, Piece] | None = None
+        self,
+        workers: int,
+        actions: Mapping[str, Action] | None = None,
+        pieces: Mapping[str, Piece] | None = None,
+        tls: TlsIdentity | None = None,
     ) -> None:
+        self.tls = tls
+        self.trusted = None if tls is None else OWN
         self.vnode_map = VnodeMap.initial(VNODES, [WorkerId(number) for number in range(workers)])
         self.views = dict(VIEWS)
         self.freshness = FreshnessReport(Epoch(EPOCH), {})
@@ -125,12 +133,12 @@ class Cluster:
             "explain": self._explain,
             **(actions or {}),
         }
-        self.coordinator = calls_server(self._actions, pieces=self._pieces)
+        self.coordinator = calls_server(self._actions, pieces=self._pieces, tls=tls)
 
     def restart(self) -> None:
         """Stop the coordinator, and start another one at its address."""
         self.coordinator.stop()
-        self.coordinator = calls_server(self._actions, pieces=self._pieces, port=self.coordinator.port)
+        self.coordinator = calls_server(self._actions, pieces=self._pieces, port=self.coordinator.port, tls=self.tls)
 
     def _routing(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
         views = {name: view.route for name, view in self.views.items()}
@@ -144,7 +152,7 @@ class Cluster:
         return {"view": asked["view"], "partial": False}
 
     def connect(self) -> Client:
-        return connect(self.coordinator.address, TOKEN)
+        return connect(self.coordinator.address, TOKEN, tls=self.trusted)
 
     def stop(self) -> None:
         for worker in self.workers.values():

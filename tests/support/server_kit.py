@@ -3,12 +3,14 @@
 import os
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from upriver.net.handshake import HandshakeKeys, Purpose, Session
 from upriver.net.remote import Remote
 from upriver.net.server import Action, Calls, Get, Listen, Piece, Server
+from upriver.net.tls import TlsIdentity
 
 TOKEN = "s3cret-t0ken"
 SECRET = bytes(range(32))
@@ -20,14 +22,19 @@ SECONDS_MAX = 10.0
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-def client_of(address: str) -> Remote:
-    """A server, for a caller with the token."""
-    return Remote.parse(address, TOKEN)
+def keys_of(tls: TlsIdentity | None) -> HandshakeKeys:
+    """The keys, and what the server shows."""
+    return replace(KEYS, tls=tls)
 
 
-def peer_of(address: str) -> Remote:
-    """A server, for a caller with the cluster's secret."""
-    return Remote(address, SECRET)
+def client_of(address: str, tls: TlsIdentity | None = None) -> Remote:
+    """A server, for a caller with the token. tls: what the server shows."""
+    return Remote.parse(address, TOKEN, None if tls is None else tls.client_trust)
+
+
+def peer_of(address: str, tls: TlsIdentity | None = None) -> Remote:
+    """A server, for a caller with the cluster's secret. tls: what both show."""
+    return Remote(address, SECRET, None if tls is None else tls.trust)
 
 
 def calls_server(
@@ -35,9 +42,10 @@ def calls_server(
     gets: Mapping[str, Get] = _NOTHING,
     pieces: Mapping[str, Piece] = _NOTHING,
     port: int = 0,
+    tls: TlsIdentity | None = None,
 ) -> Server:
-    """A server that is called and nothing else."""
-    return Server(KEYS, {Purpose.CALLS: Calls(actions, gets, pieces=pieces)}, listen=Listen(port=port))
+    """A server that is called and nothing else. tls: what it shows."""
+    return Server(keys_of(tls), {Purpose.CALLS: Calls(actions, gets, pieces=pieces)}, listen=Listen(port=port))
 
 
 def cut_connections(port: int) -> int:

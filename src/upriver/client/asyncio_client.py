@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from upriver.arguments import whole
 from upriver.client.async_lines import AsyncLines
-from upriver.client.client import SCAN_S, Client, LookupLimits, connect
+from upriver.client.client import CONNECT_S, SCAN_S, Client, LookupLimits, connect
 from upriver.client.dated_rows import DatedRows
 from upriver.client.keys import Keys
 from upriver.client.lookups import Asked, Delay, Steps
@@ -42,13 +42,13 @@ async def connect_async(
     token: str | None = None,
     *,
     root: str | os.PathLike[str] | None = None,
-    tls_roots: bytes | None = None,
-    timeout: float = 10.0,
+    tls: bytes | str | os.PathLike[str] | bool | None = None,
+    timeout: float = CONNECT_S,
     threads: int = THREADS,
 ) -> "AsyncClient":
     """Connect to a running app; as ``connect``. threads: calls that may be under way at a time."""
     pool = ThreadPoolExecutor(whole("threads", threads), "upriver-async")
-    connecting = pool.submit(connect, address, token, root=root, tls_roots=tls_roots, timeout=timeout)
+    connecting = pool.submit(connect, address, token, root=root, tls=tls, timeout=timeout)
     try:
         return AsyncClient(await asyncio.wrap_future(connecting), pool)
     except BaseException:  # also if it is cancelled: the connection that is made meanwhile is closed again

@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 SCAN_S = 3600.0
 """Seconds that reading the rows of a scan may take, unless the caller says otherwise."""
+CONNECT_S = 10.0
+"""Seconds that a client waits for the coordinator, unless the caller says otherwise."""
 EVICT_KEYS_MAX = 500_000
 """Keys of one request to evict; more are evicted in several."""
 
@@ -53,6 +55,8 @@ ADDRESS_VARIABLE = "UPRIVER_ADDRESS"
 TOKEN_VARIABLE = "UPRIVER_TOKEN"
 TOKEN_FILE_VARIABLE = "UPRIVER_TOKEN_FILE"
 """A file with the token, and nothing else but blanks around it."""
+TLS_VARIABLE = "UPRIVER_TLS"
+"""What ``connect`` takes as ``tls``: a file, or ``true``."""
 
 
 def address_and_token(address: str | None, token: str | None) -> tuple[str, str]:
@@ -95,29 +99,42 @@ def connect(
     token: str | None = None,
     *,
     root: str | os.PathLike[str] | None = None,
-    tls_roots: bytes | None = None,
-    timeout: float = 10.0,
+    tls: bytes | str | os.PathLike[str] | bool | None = None,
+    timeout: float = CONNECT_S,
 ) -> "Client":
     """Connect to a running app.
 
     address: ``host:port`` or ``grpc://host:port``, as ``App.address`` gives it; by default that of the environment's
     ``UPRIVER_ADDRESS``. root: instead, the app's root, which this process must be able to read: the app has recorded
     its address there, and never a token. token: as ``App.token`` gives it; by default ``UPRIVER_TOKEN``, else what the
-    file ``UPRIVER_TOKEN_FILE`` has. tls_roots: PEM certificates to trust, if the app's servers use TLS. timeout:
-    seconds for this call, and for each later one to the coordinator.
-    Raises UserError for a malformed address or none, AccessDenied, ClusterError if the app cannot be reached.
-    """
+    file ``UPRIVER_TOKEN_FILE`` has. tls: if the app has a certificate (``App(tls=...)``): the file with the
+    certificates to trust, their PEM, or True for those of the system; by default ``UPRIVER_TLS``, which may be
+    ``true``. The app's certificate must name the host of ``address``. timeout: seconds for this call, and for each
+    later one to the coordinator. Raises UserError for a malformed address or none, and if the app has a certificate and
+    ``tls`` is missing, or the other way round; AccessDenied, also for a certificate that is not to be trusted;
+    ClusterError if the app cannot be reached."""
     if root is not None:
         if address is not None:
             raise UserError("give address= or root=, not both")
         address = address_in(root)
-    client = Client(Remote.parse(*address_and_token(address, token), tls_roots), seconds("timeout", timeout))
+    if tls is None:
+        tls = os.environ.get(TLS_VARIABLE) or None
+    remote = Remote.parse(*address_and_token(address, token), tls)
     try:
-        client.refresh()
-    except BaseException as error:
-        client.close()
+        return connect_to(remote, seconds("timeout", timeout))
+    except ClusterError as error:
         if root is not None and type(error) is ClusterError:
             raise ClusterError(f"no app answers at {address}, where the last one on {os.fspath(root)!r} did") from error
+        raise
+
+
+def connect_to(remote: Remote, timeout: float = CONNECT_S) -> "Client":
+    """As :func:`connect`, to what is known of the app already."""
+    client = Client(remote, timeout)
+    try:
+        client.refresh()
+    except BaseException:
+        client.close()
         raise
     return client
 

@@ -1,7 +1,8 @@
 """Admission at a process's native port: it authenticates callers before they cost more than a descriptor.
 
 One thread accepts connections and reads their hellos (:mod:`.handshake`), which have a fixed size. A caller that is not
-authenticated yet costs one descriptor and at most ``HELLO`` bytes, for as long as the gate (:mod:`.gate`) allows.
+authenticated yet costs one descriptor and at most ``HELLO`` bytes, for as long as the gate (:mod:`.gate`) allows. A
+handshake of TLS goes before that, in the same time, on the same thread, in at most ``HANDSHAKE_BYTES_MAX`` bytes.
 """
 
 import selectors
@@ -20,14 +21,17 @@ from upriver.net.handshake import (
     HELLO,
     PROOF_BYTES,
     HandshakeKeys,
+    Identity,
     Purpose,
     Role,
     Session,
     Verdict,
     greeting,
+    greeting_of_tls,
     nonce,
     read_hello,
 )
+from upriver.net.tls import PlainCaller, TlsSocket
 
 GOODBYE_S_MAX = 2.0
 """Seconds that a stopping server waits for its threads."""
@@ -71,11 +75,24 @@ class ServedConnections:
 
 @dataclass(slots=True, eq=False)
 class _PendingCaller:
-    """A caller before it is authenticated."""
+    """A caller before it is authenticated. connection: its socket, encrypted or not."""
 
     caller: GatedCaller
+    connection: socket.socket | TlsSocket
     nonce: bytes
+    is_greeted: bool = False
     hello: bytes = b""
+
+    @property
+    def events(self) -> int:
+        """What to wait for."""
+        is_held_up = isinstance(self.connection, TlsSocket) and self.connection.unsent
+        return selectors.EVENT_READ | (selectors.EVENT_WRITE if is_held_up else 0)
+
+    @property
+    def lacks_certificate(self) -> bool:
+        """Whether it has encrypted without showing one."""
+        return isinstance(self.connection, TlsSocket) and self.connection.other_certificate() is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +122,8 @@ class CallerAdmission:
     ) -> None:
         self._listener = listener
         self._keys = keys
+        self._tls = None if keys.tls is None else keys.tls.server_context()
+        self._certificate = b"" if keys.tls is None else keys.tls.certificate
         self._offered = offered
         self._admit = admit
         self._pending: set[_PendingCaller] = set()
@@ -152,11 +171,17 @@ class CallerAdmission:
             return
         if caller is None:
             return
-        pending = _PendingCaller(caller, nonce())
+        connection = caller.socket if self._tls is None else TlsSocket.of_server(caller.socket, self._tls)
+        pending = _PendingCaller(caller, connection, nonce())
         self._pending.add(pending)
         self._selector.register(caller.socket, selectors.EVENT_READ, partial(self._hear, pending))
+        if self._tls is None:
+            self._greet(pending)
+
+    def _greet(self, pending: _PendingCaller) -> None:
+        pending.is_greeted = True
         try:
-            caller.socket.send(greeting(pending.nonce))
+            _send_whole(pending, greeting(pending.nonce))
         except OSError:
             self._drop(pending)
 
@@ -164,8 +189,12 @@ class CallerAdmission:
         """Read from a pending caller; once its hello is complete, decide."""
         if pending not in self._pending:
             return  # it was dropped in this turn
+        if not pending.is_greeted:
+            self._encrypt(pending)
+            if not pending.is_greeted or pending not in self._pending:
+                return
         try:
-            more = pending.caller.socket.recv(HELLO.size - len(pending.hello))
+            more = pending.connection.recv(HELLO.size - len(pending.hello))
         except BlockingIOError:
             return
         except OSError:
@@ -176,8 +205,24 @@ class CallerAdmission:
         elif len(pending.hello) == HELLO.size:
             self._decide(pending)
 
+    def _encrypt(self, pending: _PendingCaller) -> None:
+        """Go on with the handshake of TLS; once it is over, greet."""
+        assert isinstance(pending.connection, TlsSocket)
+        try:
+            is_over = pending.connection.shake_hands()
+        except PlainCaller:
+            with suppress(OSError):
+                pending.caller.socket.send(greeting_of_tls())
+            self._drop(pending)
+        except OSError:
+            self._drop(pending)
+        else:
+            self._selector.modify(pending.caller.socket, pending.events, partial(self._hear, pending))
+            if is_over:
+                self._greet(pending)
+
     def _decide(self, pending: _PendingCaller) -> None:
-        said = read_hello(pending.hello, pending.nonce)
+        said = read_hello(pending.hello, pending.nonce, self._certificate)
         if said is None:
             self._drop(pending)
             return
@@ -186,6 +231,8 @@ class CallerAdmission:
         proved = self._keys.proved(exchange, proof)
         if proved is None:
             self._refuse(pending, Verdict.WRONG_KEY)
+        elif identity is Identity.CLUSTER and pending.lacks_certificate:
+            self._refuse(pending, Verdict.NO_CERTIFICATE)
         elif exchange.purpose not in self._offered:
             self._refuse(pending, Verdict.NOT_SERVED)
         elif not pending.caller.admit(identity):
@@ -198,7 +245,7 @@ class CallerAdmission:
 
     def _refuse(self, pending: _PendingCaller, verdict: Verdict, number: int = 0) -> None:
         with suppress(OSError):
-            pending.caller.socket.send(ANSWER.pack(verdict, number, _NO_PROOF))
+            pending.connection.send(ANSWER.pack(verdict, number, _NO_PROOF))
         self._drop(pending)
 
     def _drop(self, pending: _PendingCaller) -> None:
@@ -213,8 +260,14 @@ class CallerAdmission:
         """The caller's connection; ``None`` if the caller has gone already."""
         self._forget(pending)
         try:
-            pending.caller.socket.send(answer)
-            return ByteStream(pending.caller.socket)
+            _send_whole(pending, answer)
+            return ByteStream(pending.connection)
         except OSError:
             pending.caller.close()
             return None
+
+
+def _send_whole(pending: _PendingCaller, message: bytes) -> None:
+    """Raises OSError for a caller whose connection does not take a small message at once."""
+    if pending.connection.send(message) < len(message):
+        raise BlockingIOError("it does not take the handshake")

@@ -1,4 +1,4 @@
-"""ByteStream: one end of a plain socket, as bytes that come in pieces of any size.
+"""ByteStream: one end of a socket, encrypted or not, as bytes that come in pieces of any size.
 
 ``Watch``: time limits for calls that have none, since a read of a socket ends only when bytes come or it is cut.
 
@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
+
+from upriver.net.tls import TlsSocket
 
 BUFFER_BYTES = 1 << 16
 """Bytes that are read at a time, if they are there: nearly always a whole frame."""
@@ -35,7 +37,7 @@ _AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
 class ByteStream:
     """One thread at a time writes, one reads; any may ``cut``. A socket's own errors are raised as OSError."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket | TlsSocket) -> None:
         connected.settimeout(None)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(connected)
@@ -158,9 +160,12 @@ class ByteStream:
         self.cut()
         self._socket.close()
 
-    def detach(self) -> socket.socket:
-        """The socket. To close it leaves the connection to other processes that hold it."""
-        return self._socket
+    def detach(self, last: bytes) -> tuple[socket.socket, bytes]:
+        """The socket, for a process that writes ``last`` to it, and nothing else; and the bytes that it must write. To
+        close the socket leaves the connection to other processes that hold it."""
+        if isinstance(self._socket, TlsSocket):
+            return self._socket.detach(last)
+        return self._socket, last
 
     def _take(self, size: int) -> bytes:
         data, self._held = self._held[:size], self._held[size:]
@@ -198,7 +203,7 @@ class ByteStream:
         return data.data
 
 
-def keep_alive(connected: socket.socket) -> None:
+def keep_alive(connected: socket.socket | TlsSocket) -> None:
     """Make the system notice a host that has gone without closing the connection."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (

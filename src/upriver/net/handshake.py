@@ -11,6 +11,13 @@ All three have a fixed size, so the server parses nothing that an unauthenticate
 SHA256 of its maker's side, the purpose and both nonces, under the key that the purpose needs: a token of the app for
 clients, the cluster's secret for channels. The token with which a client made its proof decides its role. Both ends
 derive a session key for each direction from the same key and nonces, and seal all frames with them (:mod:`.frames`).
+
+A caller sends the magic of its hello at once, and the rest after the greeting. So a server with TLS tells a caller
+without it at once, and greets it with another magic.
+
+Over TLS, proofs and session keys also cover the certificate that the server has shown. A server that has another
+certificate, and passes all on to the app, fails the proof, however good that certificate is
+(net.proofs_cover_the_certificate).
 """
 
 import hmac
@@ -21,8 +28,12 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
+from upriver.net.tls import TlsIdentity, binding_of
+
 MAGIC = b"upriver2"
 """Also the version of the protocol on the connection."""
+TLS_ONLY = b"give tls"
+"""The magic with which a server with TLS greets a caller without it."""
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 GREETING = struct.Struct(f"<{len(MAGIC)}s{NONCE_BYTES}s")
@@ -66,16 +77,20 @@ class Verdict(IntEnum):
     FULL = 2
     """``number`` says how many connections of this kind the server takes."""
     NOT_SERVED = 3
+    NO_CERTIFICATE = 4
+    """Over TLS, the cluster's own connections need one that the app's roots verify."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeKeys:
     """The keys that a server checks its callers' proofs with. token: known to operators. secret: only to the cluster.
-    reader_token: known to clients that may only read; ``None``: there are none."""
+    reader_token: known to clients that may only read; ``None``: there are none. tls: what the server shows; ``None``:
+    it does not encrypt."""
 
     token: str = field(repr=False)
     secret: bytes = field(repr=False)
     reader_token: str | None = field(default=None, repr=False)
+    tls: TlsIdentity | None = field(default=None, repr=False)
 
     def proved(self, exchange: "Exchange", proof: bytes) -> "ProvedKey | None":
         """The key that the caller has proved to know, of those that open its purpose; ``None`` if it is none of them.
@@ -115,16 +130,18 @@ _PURPOSES: Mapping[bytes, Purpose] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One handshake, with the nonces of both ends."""
+    """One handshake, with the nonces of both ends. certificate: the server's, in DER; empty without TLS."""
 
     purpose: Purpose
     server_nonce: bytes
     caller_nonce: bytes
+    certificate: bytes = b""
 
     def derived(self, key: bytes, label: bytes) -> bytes:
         """32 bytes that only an end with the key can make."""
         purpose = self.purpose.encode().ljust(8, b"\0")
-        return hmac.digest(key, b"".join((MAGIC, label, purpose, self.server_nonce, self.caller_nonce)), "sha256")
+        covered = (MAGIC, label, purpose, self.server_nonce, self.caller_nonce, binding_of(self.certificate))
+        return hmac.digest(key, b"".join(covered), "sha256")
 
     def proof_of_caller(self, key: bytes) -> bytes:
         return self.derived(key, b"caller proves")
@@ -149,12 +166,17 @@ def greeting(server_nonce: bytes) -> bytes:
     return GREETING.pack(MAGIC, server_nonce)
 
 
-def read_hello(hello: bytes, server_nonce: bytes) -> tuple[Exchange, bytes] | None:
+def greeting_of_tls() -> bytes:
+    """What a server with TLS sends a caller without it."""
+    return GREETING.pack(TLS_ONLY, bytes(NONCE_BYTES))
+
+
+def read_hello(hello: bytes, server_nonce: bytes, certificate: bytes = b"") -> tuple[Exchange, bytes] | None:
     """The exchange that a hello belongs to, and its unchecked proof; ``None`` if it is no hello."""
     magic, purpose, caller_nonce, proof = HELLO.unpack(hello)
     if magic != MAGIC or purpose not in _PURPOSES:
         return None
-    return Exchange(_PURPOSES[purpose], server_nonce, caller_nonce), proof
+    return Exchange(_PURPOSES[purpose], server_nonce, caller_nonce, certificate), proof
 
 
 def hello(exchange: Exchange, key: bytes) -> bytes:

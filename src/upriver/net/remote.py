@@ -2,6 +2,7 @@
 
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from upriver.net.handshake import (
     ANSWER,
     GREETING,
     MAGIC,
+    TLS_ONLY,
     Exchange,
     Identity,
     Purpose,
@@ -29,6 +31,7 @@ from upriver.net.handshake import (
     nonce,
 )
 from upriver.net.line import ANSWER_TERMS, CALL_TERMS, Frame, Line
+from upriver.net.tls import PlainServer, TlsSocket, TlsTrust
 from upriver.net.wire import encode_json, error_from_json, refusing_malformed
 
 CONNECT_S_MAX = 5.0
@@ -52,12 +55,12 @@ _SCHEMES = ("", "grpc", "grpc+tcp", "grpc+tls")
 class Remote:
     """A server as a caller sees it. address: ``host:port``. key: the app's token, or the cluster's secret.
 
-    tls_roots: PEM; ``None`` means no TLS.
+    tls: how the server is verified; ``None``: it does not encrypt.
     """
 
     address: str
     key: bytes = field(repr=False)
-    tls_roots: bytes | None = field(default=None, repr=False)
+    tls: TlsTrust | None = None
 
     def __post_init__(self) -> None:
         host, colon, port = self.address.rpartition(":")
@@ -65,26 +68,29 @@ class Remote:
             raise _no_address(self.address)
 
     @classmethod
-    def parse(cls, address: str, token: str, tls_roots: bytes | None = None) -> Self:
-        """A client's, from ``host:port``, ``grpc://host:port`` or, with ``tls_roots``, ``grpc+tls://host:port``.
+    def parse(cls, address: str, token: str, tls: object = None) -> Self:
+        """A client's, from ``host:port``, ``grpc://host:port`` or, with ``tls``, ``grpc+tls://host:port``. tls: as
+        ``connect`` takes it, or a TlsTrust.
 
-        Raises UserError for any other form, and for a malformed token.
+        Raises UserError for any other form, for a malformed token, and for certificates that cannot be read.
         """
         if not isinstance(address, str):
             raise _no_address(address)
         check_token(token)
         scheme, _, rest = address.rpartition("://")
-        if scheme == "grpc+tls" and tls_roots is None:
-            raise UserError(f"address {address!r} asks for TLS: give tls_roots, the certificates to trust")
+        if scheme == "grpc+tls" and tls is None:
+            raise UserError(f"address {address!r} asks for TLS: give tls=, the certificates to trust")
         place = rest if scheme in _SCHEMES else address
         found = _HOST_AND_PORT.fullmatch(place)
         if found is None or int(found["port"]) > PORT_MAX:
             raise _no_address(address)
-        return cls(place, token.encode(), tls_roots)
+        if tls is not None and not isinstance(tls, TlsTrust):
+            tls = TlsTrust.of_client(tls, place.rpartition(":")[0])
+        return cls(place, token.encode(), tls)
 
     def at(self, address: str) -> Self:
         """Another server of the same app."""
-        return type(self)(address, self.key, self.tls_roots)
+        return type(self)(address, self.key, self.tls)
 
 
 def check_token(token: str) -> None:
@@ -106,11 +112,9 @@ def dial(
 ) -> tuple[ByteStream, Session]:
     """A connection for some purpose, once both ends have proved that they know the key. timeout: seconds.
 
-    Raises the error that ``lost`` makes of the cause if the server cannot be reached; AccessDenied; ClusterError if the
-    server is full, or if TLS is asked for.
+    Raises the error that ``lost`` makes of the cause if the server cannot be reached; AccessDenied, also for a
+    certificate that is not to be trusted; ClusterError if the server is full; UserError if one end alone speaks TLS.
     """
-    if remote.tls_roots is not None:  # net.no_silent_plain_text
-        raise ClusterError(f"{remote.address}: an app's servers have no TLS, and nothing is sent to them in the clear")
     host, _, port = remote.address.rpartition(":")
     timeout = max(SECONDS_MIN, timeout)
     try:
@@ -122,10 +126,16 @@ def dial(
     except OSError as error:
         raise lost(f"{remote.address} cannot be reached: {error}") from None
     try:
-        stream = ByteStream(connected)
-        return stream, _meet(stream, remote, purpose, time.monotonic() + timeout)
+        return _met(connected, remote, purpose, time.monotonic() + timeout)
     except BaseException as error:
         connected.close()
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise AccessDenied(_untrusted(remote, error.verify_message)) from None
+        if isinstance(error, PlainServer):  # net.no_silent_plain_text
+            raise UserError(
+                f"{remote.address} does not speak TLS, and nothing is sent to it in the clear: leave tls= out, or "
+                f"start the app with App(tls=...)"
+            ) from None
         if isinstance(error, TimeoutError):
             raise lost(f"{remote.address} cannot be reached in {timeout:.3g} s") from None
         if isinstance(error, OSError):
@@ -133,16 +143,38 @@ def dial(
         raise
 
 
-def _meet(stream: ByteStream, remote: Remote, purpose: Purpose, give_up_at: float) -> Session:
-    """The caller's side of the handshake. Raises OSError, AccessDenied, ClusterError, ProtocolError."""
+def _untrusted(remote: Remote, why: str) -> str:
+    assert remote.tls is not None
+    named = "" if remote.tls.host is None else f" for {remote.tls.host!r}"
+    return (
+        f"{remote.address} shows a certificate that is not trusted{named}: {why}. Give tls= the certificates that the "
+        f"app's was issued by, or the app's own, and an address whose host it names"
+    )
+
+
+def _met(connected: socket.socket, remote: Remote, purpose: Purpose, give_up_at: float) -> tuple[ByteStream, Session]:
+    if remote.tls is None:
+        stream = ByteStream(connected)
+        return stream, _meet(stream, remote, purpose, give_up_at)
+    encrypted = TlsSocket.of_caller(connected, remote.tls, give_up_at)
+    stream = ByteStream(encrypted)
+    return stream, _meet(stream, remote, purpose, give_up_at, encrypted.other_certificate() or b"")
+
+
+def _meet(stream: ByteStream, remote: Remote, purpose: Purpose, give_up_at: float, certificate: bytes = b"") -> Session:
+    """The caller's side of the handshake. certificate: the server's, over TLS. Raises OSError, AccessDenied,
+    ClusterError, ProtocolError."""
+    stream.write(MAGIC)
     greeting = stream.read(GREETING.size, give_up_at)
     if len(greeting) < GREETING.size:
         raise ConnectionError("it has closed the connection")
     magic, server_nonce = GREETING.unpack(greeting)
+    if magic == TLS_ONLY:  # net.no_silent_plain_text
+        raise UserError(f"{remote.address} speaks TLS: give tls=, the certificates to trust")
     if magic != MAGIC:
         raise ProtocolError(f"{remote.address} is not an app of this version of Upriver: it greets with {magic!r}")
-    exchange = Exchange(purpose, server_nonce, nonce())
-    stream.write(hello(exchange, remote.key))
+    exchange = Exchange(purpose, server_nonce, nonce(), certificate)
+    stream.write(hello(exchange, remote.key)[len(MAGIC) :])
     answer = stream.read(ANSWER.size, give_up_at)
     if len(answer) < ANSWER.size:
         raise ConnectionError("it has closed the connection")
@@ -155,8 +187,11 @@ def _meet(stream: ByteStream, remote: Remote, purpose: Purpose, give_up_at: floa
         )
     if verdict == Verdict.NOT_SERVED:
         raise ProtocolError(f"{remote.address} does not serve {purpose}")
+    if verdict == Verdict.NO_CERTIFICATE:
+        raise AccessDenied(f"{remote.address}: this process has shown no certificate of the app's")
     if verdict != Verdict.WELCOME:
-        raise AccessDenied(f"{remote.address}: not the {needed}")
+        between = ", or another server ends TLS on the way" if certificate else ""
+        raise AccessDenied(f"{remote.address}: not the {needed}{between}")
     if not is_same(proof, exchange.proof_of_server(remote.key)):
         raise AccessDenied(f"{remote.address} does not know the {needed} itself: it is another server")
     return exchange.session_of_caller(remote.key)

@@ -65,8 +65,8 @@ class ExitWitness:
         with suppress(OSError, ClusterError):
             stream, session = dial(remote, Purpose.EXIT, DIAL_S_MAX)
             told = Message(EXITED, {"worker": worker, "life": life, "attempt": attempt})
-            notice = joined(encode(told), Seals(session.sends))
-            with stream.detach() as connection:  # of which the witness gets a descriptor of its own
+            connection, notice = stream.detach(joined(encode(told), Seals(session.sends)))
+            with connection:  # of which the witness gets a descriptor of its own
                 process = os.pidfd_open(os.getpid())
                 try:
                     socket.send_fds(self._witness, [notice], [process, connection.fileno()], socket.MSG_DONTWAIT)

@@ -153,14 +153,14 @@ class WorkerConfig:
     """What a worker needs to find its app; picklable. It travels in the closure of Spark's task, and nowhere else; the
     keys are kept out of its ``repr``.
 
-    root: of the lake. coordinator: its address. keys: the token that clients of the worker must know, and the cluster's
-    secret, which the coordinator asks of the worker. bind: what the coordinator listens on. If that is all interfaces,
-    the worker listens on all, too, else where it reached the coordinator. migration_step_budget_ms: milliseconds that
-    one step of a migration may take. plans: of the views that it will keep. memory_budget: bytes that its state may
-    take; ``None`` for no limit. failure_detection: the coordinator's, too. life: number of this worker among those
-    started for the slot. attempt: of the Spark task that it runs in. is_local: the driver's own process is the only
-    executor. logs: how the worker's process logs; ``None``: as its Python does. function_timeout_s: seconds after which
-    a call of a user's function fails.
+    root: of the lake. coordinator: its address. keys: the token that clients of the worker must know, the cluster's
+    secret, which the coordinator asks of the worker, and the certificate that the worker shows. bind: what the
+    coordinator listens on. If that is all interfaces, the worker listens on all, too, else where it reached the
+    coordinator. migration_step_budget_ms: milliseconds that one step of a migration may take. plans: of the views that
+    it will keep. memory_budget: bytes that its state may take; ``None`` for no limit. failure_detection: the
+    coordinator's, too. life: number of this worker among those started for the slot. attempt: of the Spark task that it
+    runs in. is_local: the driver's own process is the only executor. logs: how the worker's process logs; ``None``: as
+    its Python does. function_timeout_s: seconds after which a call of a user's function fails.
     """
 
     root: str
@@ -208,7 +208,8 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     """
     sys.setswitchinterval(SWITCH_S)
     share_free_memory()  # first, for processes that a foreign daemon has forked
-    remote, lake = Remote(config.coordinator, config.keys.secret), Lake(config.root)
+    tls = None if config.keys.tls is None else config.keys.tls.trust
+    remote, lake = Remote(config.coordinator, config.keys.secret, tls), Lake(config.root)
     evaluator = Evaluator()
 
     def build_region(plan: DataflowPlan, region: RegionPlan) -> Region:
