@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tls_kit import OWN, OWN_KEY
 
 from upriver.errors import DeclarationError, UpriverWarning
-from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tokens
+from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tls, Tokens
 from upriver.settings import (
     NAME_CHARS_MAX,
     TASK_MEMORY_MIN,
@@ -131,6 +132,12 @@ def test_sizes_of_numpy_become_pythons_own() -> None:
         ({"compaction_grace_s": 5}, "Compaction", "compaction", Compaction(grace_s=5)),
         ({"compaction": False}, "enabled", "compaction", Compaction(enabled=False)),
         ({"http": "127.0.0.1:0", "flight": None}, "Doors", "doors", Doors(http="127.0.0.1:0")),
+        (
+            {"tls_certificate": OWN, "tls_key": OWN_KEY},
+            r"tls_key= is tls=Tls\(certificate=..., key=...\) now, and is for everything that the app listens on",
+            "tls",
+            Tls(certificate=OWN, key=OWN_KEY),
+        ),
         ({"acceptable_lag_epochs": 2}, "acceptable_lag_epochs= has no effect: leave it out", "standbys", Standbys()),
     ],
 )
@@ -158,6 +165,8 @@ def test_compaction_as_a_flag_is_the_earlier_spelling() -> None:
         ({}, {"htpp": "h:1"}, r"htpp=: App has no such option; http= is doors=Doors\(http=...\) now"),
         ({}, {"worker": 2}, r"worker=: App has no such option; did you mean workers="),
         ({"doors": Doors()}, {"http": "h:1"}, r"http= and doors= are given: http= is doors=Doors\(http=...\) now"),
+        ({"tls": Tls(certificate=OWN, key=OWN_KEY)}, {"tls_key": "key.pem"}, r"tls_key= and tls= are given"),
+        ({"tls": "cert.pem"}, {}, r"tls: give upriver.Tls\(...\), not a str"),
         ({"standbys": 2}, {}, r"standbys: give upriver.Standbys\(...\), not a int"),
         ({}, {"tls_key": "key.pem"}, "tls_certificate= is missing"),
         ({}, {"bind": 5}, "bind=5: give a text"),

@@ -15,7 +15,7 @@ from typing import Any, Self, SupportsIndex, Unpack
 import pyarrow as pa
 
 from upriver.arguments import flag, more_than_none, names, seconds, text, whole
-from upriver.client.client import Client, Keys, LookupLimits, connect
+from upriver.client.client import Client, Keys, LookupLimits, connect_to
 from upriver.client.keys import key_batch
 from upriver.client.lookup_steps import check_limits
 from upriver.client.queries import QUERY, QUERY_S, Parameters
@@ -34,7 +34,7 @@ from upriver.lake.lake import Lake
 from upriver.lake.scan import prunable
 from upriver.logs import warn_caller, with_short_errors
 from upriver.net.server import listen_at, listen_for
-from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tokens
+from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tls, Tokens
 from upriver.plan.explain import render, why_full
 from upriver.plan.plan import DataflowPlan, FunctionForm, Per, TableSpec, UserFunction
 from upriver.plan.planning import plan_together
@@ -89,7 +89,8 @@ class App:
     listen: where the app itself answers, which ``upriver.connect`` takes, ``"0.0.0.0:7000"``; port 0 takes a free one.
     By default that is a free port on loopback, or, if executors are on other hosts, on the host of Spark's driver. The
     workers listen on the same host, on free ports. tokens: what clients must show; by default the operator's is made
-    up. doors: where it answers over HTTP, PostgreSQL's wire and Arrow Flight.
+    up. doors: where it answers over HTTP, PostgreSQL's wire and Arrow Flight. tls: the certificate that all of these
+    and the workers show; then they serve no caller without TLS, and clients give ``connect(tls=...)``.
     memory_budget: bytes that the state of each worker may take; ``None``: no limit. Half of it is for keys that are
     kept: partial views forget the keys that were not read for the longest time, and fill them at their next read. If
     views that keep every key take more, the largest fails with BudgetExceeded. Views that take more even without a key
@@ -128,6 +129,7 @@ class App:
         listen: str | None = None,
         tokens: Tokens | None = None,
         doors: Doors | None = None,
+        tls: Tls | None = None,
         memory_budget: int | None = None,
         standbys: Standbys | None = None,
         checkpoints: Checkpoints | None = None,
@@ -151,12 +153,14 @@ class App:
                 "checkpoints": checkpoints,
                 "compaction": compaction,
                 "doors": doors,
+                "tls": tls,
             },
             earlier,
         )
         listens_of(options.doors)
         use_own_python(spark)
         self._spark, self._replaces, self._doors_wanted = spark, flag("replace", replace), options.doors
+        self._tls = options.tls
         given = None if options.listen is None else listen_at("listen", options.listen)
         self._config = AppConfig(
             root=checked_root(spark, absolute(root)),
@@ -164,6 +168,7 @@ class App:
             vnodes=vnodes,
             tokens=options.tokens,
             listen=listen_for(given, spark_hosts(spark)),
+            tls=None if options.tls is None else options.tls.identity(),
             groups=groups,
             task_memory=ingest_task_memory,
             migration_step_budget_ms=migration_step_budget_ms,
@@ -190,6 +195,7 @@ class App:
             self._spark,
             lambda: self._analyser.session,
             self._config.listen,
+            self._config.tls,
             self._config.tokens.operator,
             self._store,
             min(self._config.workers or WORKERS_DEFAULT, self._config.vnodes),
@@ -601,13 +607,13 @@ class App:
         running = RunningApp(self._spark, self._config, sources, plans, together, {QUERY: gateway.query_piece})
         waits, give_up_at = flag("wait", wait), time.monotonic() + seconds("timeout", timeout)
         try:
-            self._doors = OpenDoors(self._doors_wanted, gateway)
+            self._doors = OpenDoors(self._doors_wanted, gateway, self._tls)
             with progress_shown("start") as told:
                 running.start(seconds("timeout", timeout), told)
             self._running_app = running
             for name in running.changed_maps:
                 warn_caller(changed_map(name))
-            self._client = connect(running.address, self.token)
+            self._client = connect_to(running.remote)
             self._leaves.serve(running.leaf_reads)
             if waits:
                 with progress_shown("start: waiting until every view is complete", running.left):
@@ -719,7 +725,7 @@ class App:
         except WaitTimeout:
             if not computes or running.epoch < (limits.get("at_least") or 0):
                 raise
-        request = ScanRequest.of(running.address, self.token, view)
+        request = ScanRequest.of(running.remote, view)
         wanted = key_batch(view, request.source.key_schema, keys)
         rows = self._computed(view, wanted) if self._is_partial(view) else request.load(self._spark)
         return rows_of_keys(rows, wanted)
@@ -753,7 +759,7 @@ class App:
             running.check_view(view)  # fails here for an unknown or failed view, and not in the action
             assert self._client is not None
             self._client.wait_ready(view)
-        request = ScanRequest.of(running.address, self.token, view, partitions, keys, self._store)
+        request = ScanRequest.of(running.remote, view, partitions, keys, self._store)
         if not self._is_partial(view):
             return request.load(self._spark)
         rows = self._computed(view, request.wanted.keys)

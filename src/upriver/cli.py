@@ -78,6 +78,12 @@ def _app(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token", help="app.token; by default UPRIVER_TOKEN, else what the file UPRIVER_TOKEN_FILE has"
     )
+    parser.add_argument(
+        "--tls",
+        metavar="FILE",
+        help="if the app has a certificate: the file with the certificates to trust, or true for those of the system; "
+        "by default UPRIVER_TLS",
+    )
 
 
 def _timeout(parser: argparse.ArgumentParser, default: float) -> None:

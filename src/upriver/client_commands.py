@@ -27,7 +27,7 @@ from upriver.text import (
 
 
 def _client(options: argparse.Namespace) -> Client:
-    return connect(options.address, options.token, root=options.root)
+    return connect(options.address, options.token, root=options.root, tls=options.tls)
 
 
 def status(options: argparse.Namespace) -> int:
@@ -185,7 +185,8 @@ def _follow(rescale: Rescale, timeout: float) -> None:
 
 
 def _how_to_go_on(rescale: Rescale, options: argparse.Namespace) -> str:
-    of_app = f" --address {options.address}" if options.address else ""
+    given = {"--address": options.address, "--tls": options.tls}
+    of_app = "".join(f" {name} {value}" for name, value in given.items() if value)
     return (
         f"Follow rescale {rescale.ticket}: upriver status --watch{of_app}; "
         f"abort it: upriver rescale --abort {rescale.ticket}{of_app}"

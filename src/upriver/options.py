@@ -3,16 +3,17 @@
 import os
 import secrets
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
-from upriver.arguments import at_least, class_name, flag, more_than_none, seconds, some_text
+from upriver.arguments import at_least, flag, more_than_none, seconds, some_text
 from upriver.errors import DeclarationError
 from upriver.lake.collection import GRACE_S
 from upriver.net.remote import check_token
 from upriver.net.server import listen_at
+from upriver.net.tls import TlsIdentity
 from upriver.plan.retention import interval_us
 
 CHECKPOINT_INTERVAL_S = 60.0
@@ -102,20 +103,38 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """The certificate that an app's doors show. Raises DeclarationError if the two files cannot be used together.
+    """The certificate that an app shows wherever it listens (docs/guide/security.md). Raises DeclarationError if the
+    files cannot be used.
 
     certificate: the file with the certificate, and those between it and a root, as PEM. key: the file with its private
-    key, without a password.
+    key, without a password. roots: the file with the certificates that the app's own processes trust when they call
+    each other; ``None``: this certificate alone.
     """
 
     certificate: FilePath
     key: FilePath
+    roots: FilePath | None = None
 
     def __post_init__(self) -> None:
         self.context()
+        try:
+            self.identity().check()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "verify_message", None) or getattr(error, "reason", None) or error
+            raise DeclarationError(
+                f"Tls(certificate={str(self.certificate)!r}): the app's processes show each other this certificate, "
+                f"and would not trust it: {why}. Give one that is valid now, and roots= that have issued it for "
+                f"servers and clients, or none"
+            ) from None
+
+    def identity(self) -> TlsIdentity:
+        """What the files have now. Raises DeclarationError if one cannot be read."""
+        chain, key = _file("Tls: certificate", self.certificate), _file("Tls: key", self.key)
+        roots = None if self.roots is None else _file("Tls: roots", self.roots).read_bytes()
+        return TlsIdentity(chain.read_bytes(), key.read_bytes(), roots)
 
     def context(self) -> ssl.SSLContext:
-        """For a server. Raises DeclarationError."""
+        """For the server of a door. Raises DeclarationError."""
         chain, key = _file("Tls: certificate", self.certificate), _file("Tls: key", self.key)
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         made.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -143,25 +162,20 @@ class Doors:
     """Where an app answers besides its own address: ``host:port``; port 0 takes a free one; ``None``: nowhere.
 
     http: HTTP with the page (docs/guide/http.md); it needs the extra ``http``. postgres, flight: PostgreSQL's wire and
-    Arrow Flight (docs/guide/queries.md). At each of them a caller shows a token of the app. tls: they serve nothing
-    without TLS then. The app's own address, which ``upriver.connect`` takes, has no TLS (docs/guide/security.md).
-    Raises DeclarationError.
+    Arrow Flight (docs/guide/queries.md). At each of them a caller shows a token of the app. With ``App(tls=...)`` they
+    serve nothing without TLS. tls: is the app's now, and is refused. Raises DeclarationError.
     """
 
     http: str | None = None
     postgres: str | None = None
     flight: str | None = None
-    tls: Tls | None = None
+    tls: InitVar[Tls | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, tls: Tls | None) -> None:
+        if tls is not None:
+            raise DeclarationError("Doors: tls= is App(tls=...) now, and is for everything that the app listens on")
         for door, address in self.addresses.items():
             listen_at(f"Doors: {door}", address)
-        if self.tls is not None and not isinstance(self.tls, Tls):
-            raise DeclarationError(f"Doors: tls: give upriver.Tls(...), not a {class_name(self.tls)}")
-        if self.tls is not None and not self.addresses:
-            raise DeclarationError(
-                "Doors: tls: there is no door that could show it: give one of http=, postgres=, flight="
-            )
 
     @property
     def addresses(self) -> dict[str, str]:

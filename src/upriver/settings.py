@@ -150,12 +150,20 @@ _NONE_BY_DEFAULT = ("bind", "token", "reader_token", "http", "postgres", "flight
 """For these, ``None`` says as much as leaving them out."""
 _WITHOUT_EFFECT = "acceptable_lag_epochs"
 _GROUPS: Mapping[str, type[Any]] = MappingProxyType(
-    {"tokens": Tokens, "standbys": Standbys, "checkpoints": Checkpoints, "compaction": Compaction, "doors": Doors}
+    {
+        "tokens": Tokens,
+        "standbys": Standbys,
+        "checkpoints": Checkpoints,
+        "compaction": Compaction,
+        "doors": Doors,
+        "tls": Tls,
+    }
 )
 
 
 class AppOptions(NamedTuple):
-    """The groups of an app's options, and the address that it listens on; ``None``: the app's choice."""
+    """The groups of an app's options, and the address that it listens on; ``None``: the app's choice. tls: ``None``:
+    the app does not encrypt."""
 
     listen: str | None
     tokens: Tokens
@@ -163,6 +171,7 @@ class AppOptions(NamedTuple):
     checkpoints: Checkpoints
     compaction: Compaction
     doors: Doors
+    tls: Tls | None
 
 
 def groups_of(parameters: Mapping[str, Any], earlier: Mapping[str, Any]) -> AppOptions:
@@ -182,8 +191,8 @@ def groups_of(parameters: Mapping[str, Any], earlier: Mapping[str, Any]) -> AppO
             continue
         group, part = _now(name)
         parts.setdefault(group, {})[part] = value
-        if (parameter := "doors" if group == "tls" else group) in given:
-            raise DeclarationError(f"{name}= and {parameter}= are given: {_spelled(name)}")
+        if group in given:
+            raise DeclarationError(f"{name}= and {group}= are given: {_spelled(name)}")
     if earlier:
         warn_caller("; ".join(map(_spelled, earlier)))
     certificate = parts.pop("tls", {})
@@ -191,14 +200,14 @@ def groups_of(parameters: Mapping[str, Any], earlier: Mapping[str, Any]) -> AppO
         lacking = "tls_key" if "certificate" in certificate else "tls_certificate"
         raise DeclarationError(f"{lacking}= is missing: {_spelled(lacking)}")
     if certificate:
-        parts.setdefault("doors", {})["tls"] = Tls(**certificate)
+        given["tls"] = Tls(**certificate)
     bind = parts.pop("listen", {}).get("")
     listen = given.pop("listen", None) if bind is None else _listen_of(some_text("bind", bind))
     for name, value in given.items():
         if not isinstance(value, _GROUPS[name]):
             raise DeclarationError(f"{name}: give upriver.{_GROUPS[name].__name__}(...), not a {class_name(value)}")
-    made = {name: kind(**parts.get(name, {})) for name, kind in _GROUPS.items() if name not in given}
-    return AppOptions(listen, **made, **given)
+    made = {name: kind(**parts.get(name, {})) for name, kind in _GROUPS.items() if name not in (*given, "tls")}
+    return AppOptions(listen, **made, **{"tls": None, **given})
 
 
 def _listen_of(bind: str) -> str:
@@ -225,5 +234,5 @@ def _spelled(name: str) -> str:
     if group == "listen":
         return f'{name}= is listen="host:port" now'
     if group == "tls":
-        return f"{name}= is doors=Doors(..., tls=Tls(certificate=..., key=...)) now"
+        return f"{name}= is tls=Tls(certificate=..., key=...) now, and is for everything that the app listens on"
     return f"{name}= is {group}={_GROUPS[group].__name__}({part}=...) now"

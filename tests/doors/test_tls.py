@@ -7,7 +7,6 @@ import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +17,9 @@ from doors_kit import ENDLESS, KeptRows
 from http_kit import BEARER, HttpApp
 from postgres_kit import PASSWORD, asking_to_cancel, said, startup
 from server_kit import SECONDS_MAX, TOKEN
+from tls_kit import AUTHORITY, FILES, ISSUED_KEY
+from tls_kit import OWN as CHAIN
+from tls_kit import OWN_KEY as KEY
 
 from upriver.doors.flight.server import FlightDoor
 from upriver.doors.postgres.scram import TokenVerifiers
@@ -27,9 +29,6 @@ from upriver.errors import DeclarationError
 from upriver.net.server import Listen
 from upriver.options import Doors, Tls
 
-FILES = Path(__file__).parents[1] / "support" / "tls"
-"""Of localhost and 127.0.0.1, for a hundred years. They open nothing but these tests."""
-CHAIN, KEY = FILES / "certificate.pem", FILES / "key.pem"
 SSL_REQUEST = b"\0\0\0\x08\x04\xd2\x16\x2f"
 
 
@@ -186,6 +185,27 @@ def test_files_that_cannot_be_used_are_refused(chain: Any, key: Any, message: st
         Tls(certificate=chain, key=key)
 
 
-def test_a_certificate_without_a_door_is_refused(certificate: Tls) -> None:
-    with pytest.raises(DeclarationError, match="no door that could show it: give one of http=, postgres=, flight="):
-        Doors(tls=certificate)
+@pytest.mark.parametrize(
+    ("name", "roots", "why"),
+    [
+        ("expired", None, "certificate has expired"),
+        ("issued", CHAIN, "unable to get local issuer certificate"),
+        ("for_servers", AUTHORITY, "unsuitable certificate purpose"),
+        ("issued", KEY, "NO_CERTIFICATE_OR_CRL_FOUND"),
+        ("issued", "absent.pem", "Tls: roots: 'absent.pem' cannot be read"),
+    ],
+)
+def test_a_certificate_that_the_app_s_processes_would_not_trust_is_refused(name: str, roots: Any, why: str) -> None:
+    with pytest.raises(DeclarationError, match=why):
+        Tls(certificate=FILES / f"{name}.pem", key=ISSUED_KEY, roots=roots)
+
+
+@pytest.mark.parametrize(("name", "roots"), [("issued", None), ("issued", AUTHORITY), ("for_servers", None)])
+def test_a_certificate_that_they_would_trust_is_taken(name: str, roots: Any) -> None:
+    identity = Tls(certificate=FILES / f"{name}.pem", key=ISSUED_KEY, roots=roots).identity()
+    assert identity.roots == (None if roots is None else AUTHORITY.read_bytes())
+
+
+def test_the_doors_have_no_certificate_of_their_own(certificate: Tls) -> None:
+    with pytest.raises(DeclarationError, match=r"tls= is App\(tls=...\) now, and is for everything"):
+        Doors(http="127.0.0.1:0", tls=certificate)

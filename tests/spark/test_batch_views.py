@@ -189,7 +189,7 @@ def frames_of(spark: Any, tables: dict[str, TableSpec], sql: str) -> ViewFrames:
     """Of an app with a view, ``view``, in the time zone that the session has now. sql: may name those of ``VIEWS``."""
     leaves: Leaves
     analyser = SparkAnalyser(spark, tables, leaf=lambda name, schema: leaves.own(name, schema))
-    leaves = Leaves(spark, lambda: analyser.session, Listen(), "token", {}, 2)
+    leaves = Leaves(spark, lambda: analyser.session, Listen(), None, "token", {}, 2)
     frames = ViewFrames(spark, leaves, analyser, tables)
     frames.keep("view", analyser.frame_of("view", sql, VIEWS if "staff" in tables else {}))
     return frames

@@ -15,12 +15,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSource, DataSourceReader
-from server_kit import TOKEN, calls_server
+from server_kit import TOKEN, calls_server, client_of
 from standby_kit import await_that
 
 from upriver.errors import AccessDenied, ClusterError, UnknownView, UserError, WaitTimeout, WorkerLost
 from upriver.hashing import hash64
 from upriver.ids import Epoch, SnapshotId
+from upriver.net.remote import Remote
 from upriver.net.server import GET_ROWS_MAX, Get, Server
 from upriver.plan.schemas import schema_to_json
 from upriver.runtime.coordinator_loop import SnapshotParts
@@ -126,7 +127,7 @@ def serve() -> Iterator[Serve]:
 
 
 def read(spark: Any, service: Service, partitions: int | None = None, keys: Any = None) -> Any:
-    return ScanRequest.of(service.address, TOKEN, "planes", partitions, keys).load(spark)
+    return ScanRequest.of(client_of(service.address), "planes", partitions, keys).load(spark)
 
 
 def found(rows: Any) -> list[int]:
@@ -403,14 +404,14 @@ def test_options_may_be_given_by_hand(spark: Any, serve: Serve) -> None:
 def test_the_app_refuses_before_spark_does(serve: Serve) -> None:
     service = serve(numbers(0, 5))
     with pytest.raises(UnknownView, match="no view 'plains'; there are: planes"):
-        ScanRequest.of(service.address, TOKEN, "plains")
+        ScanRequest.of(client_of(service.address), "plains")
     with pytest.raises(AccessDenied, match="not the app's token"):
-        ScanRequest.of(service.address, "another", "planes")
+        ScanRequest.of(Remote.parse(service.address, "another"), "planes")
     with pytest.raises(UserError, match="address 'nowhere' is not of the form host:port"):
-        ScanRequest.of("nowhere", TOKEN, "planes")
+        ScanRequest.of(client_of("nowhere"), "planes")
     service.stop()
     with pytest.raises(ClusterError, match=f"{service.address} cannot be reached"):
-        ScanRequest.of(service.address, TOKEN, "planes")
+        ScanRequest.of(client_of(service.address), "planes")
 
 
 @pytest.mark.spark

@@ -9,7 +9,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 _HEAD = """# Command line
 
 `upriver COMMAND --help` says the same. Commands that ask a running app take its address from `UPRIVER_ADDRESS`, and its
-token from `UPRIVER_TOKEN` or the file `UPRIVER_TOKEN_FILE`, unless they are given.
+token from `UPRIVER_TOKEN` or the file `UPRIVER_TOKEN_FILE`, unless they are given. `--tls` and `UPRIVER_TLS` name
+what to trust of an app with a [certificate](../guide/security.md#tls).
 
 With `--json`, the last line of the output is one JSON object; rows are [as in HTTP](../guide/http.md#values-in-json).
 With `status --watch` each line is one. Errors go to the standard error, in one line that says what, where and what to

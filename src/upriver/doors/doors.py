@@ -11,7 +11,7 @@ from upriver.doors.gateway import Gateway
 from upriver.doors.query_processes import PROCESSES
 from upriver.errors import ClusterError, DeclarationError
 from upriver.net.server import Listen, listen_at
-from upriver.options import Doors
+from upriver.options import Doors, Tls
 
 ERROR_CHARS_MAX = 2_000
 """Characters of an error's text that a door sends: it may name what the caller has sent."""
@@ -59,12 +59,13 @@ def _require(door: str) -> Any:
 class OpenDoors:
     """The doors of one app: open before it starts, so that a taken address is said at once."""
 
-    def __init__(self, doors: Doors, gateway: Gateway) -> None:
-        """Open all. Raises ClusterError if one cannot listen; the others are closed then."""
+    def __init__(self, doors: Doors, gateway: Gateway, tls: Tls | None) -> None:
+        """Open all. tls: ``None``: they do not encrypt. Raises ClusterError if one cannot listen; the others are closed
+        then."""
         self._open: dict[str, Door] = {}
         try:
             for door, listen in listens_of(doors).items():
-                self._open[door] = _require(door).serve(gateway, listen, doors.tls)
+                self._open[door] = _require(door).serve(gateway, listen, tls)
         except BaseException:
             self.close()
             raise

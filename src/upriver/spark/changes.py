@@ -27,6 +27,7 @@ from upriver.lake.address import Root, object_address
 from upriver.lake.change_log import ChangeLog, LogRecord
 from upriver.lake.lake import Lake
 from upriver.net.remote import Connection, Remote
+from upriver.net.tls import TlsTrust
 from upriver.records import typed
 from upriver.spark.schema import spark_arrow_schema
 from upriver.state.changes import NOW, changes_schema
@@ -117,6 +118,26 @@ def next_version(begin: ChangesStart, last: Epoch, versions_max: int | None) -> 
     return max(through, begin.version)
 
 
+_OWN_ROOTS = "own_roots"
+"""The option with what the app's own processes trust, as PEM."""
+
+
+def app_of(options: Mapping[str, str]) -> Remote:
+    """The running app of a reader's options ``address``, ``token`` and, if it has a certificate, ``tls``. Raises
+    UserError."""
+    own_roots = options.get(_OWN_ROOTS)
+    tls = options.get("tls") if own_roots is None else TlsTrust(own_roots.encode(), None)
+    return Remote.parse(options["address"], options["token"], tls)
+
+
+def app_options(remote: Remote) -> dict[str, str]:
+    """The options for a reader in the app's own processes. They have no private key."""
+    options = {"address": remote.address, "token": remote.key.decode()}
+    if remote.tls is not None and remote.tls.roots is not None:
+        options[_OWN_ROOTS] = remote.tls.roots.decode()
+    return options
+
+
 @dataclass(frozen=True, slots=True)
 class ChangesSource:
     """The log of a view, as any process opens it. store: settings that open the lake's object store."""
@@ -135,7 +156,7 @@ class ChangesSource:
                 "to read changes, give the options view, and root or both address and token of a running app"
             )
         if not root:
-            with Connection(Remote.parse(address, token)) as coordinator:
+            with Connection(app_of(options)) as coordinator:
                 root = str(coordinator.act("change_log", {"view": view}, timeout=ROOT_S_MAX)["root"])
         elif object_address(root) is None:
             root = os.path.abspath(root)  # tasks may run elsewhere

@@ -29,6 +29,7 @@ from upriver.ids import Epoch
 from upriver.net.handshake import HandshakeKeys, Purpose
 from upriver.net.remote import Connection, Remote
 from upriver.net.server import Calls, Listen, Server
+from upriver.net.tls import TlsIdentity, TlsTrust
 from upriver.net.wire import refusing_malformed
 from upriver.runtime.leaf_reads import SNAPSHOT_ATTEMPTS, LeafReads, RunningActions
 from upriver.spark.leaf_plans import LeafPlans, frame_of, leaf_name, numbered
@@ -48,13 +49,14 @@ _SECRET_BYTES = 32
 @dataclass(frozen=True, slots=True)
 class LeafRows:
     """The rows of a leaf, in Spark's tasks. server, server_token: where the task asks. app: the identity of the leaf's
-    app. token: opens the app's workers. name: of the table or view. schema: of its rows. partitions: of the leaf.
-    store: settings that open the lake's object store."""
+    app. token: opens the app's workers. tls: how both are verified; ``None``: they do not encrypt. name: of the table
+    or view. schema: of its rows. partitions: of the leaf. store: settings that open the lake's object store."""
 
     server: str
     server_token: str = field(repr=False)
     app: str
     token: str = field(repr=False)
+    tls: TlsTrust | None
     name: str
     schema: pa.Schema
     partitions: int
@@ -82,7 +84,7 @@ class LeafRows:
             )
         groups = VnodeGroup.all(source.vnodes, min(self.partitions, source.vnodes))
         if number < len(groups):
-            asked = ScannedView(Remote.parse(self.server, self.token), self.name)
+            asked = ScannedView(Remote.parse(self.server, self.token, self.tls), self.name)
             yield from rows_of_group(asked, source, told, groups[number], None, self.store)
 
     def _asked(self) -> dict[str, Any]:
@@ -95,7 +97,7 @@ class LeafRows:
             "execution": None if execution is None else int(execution),
             "stage": context.stageId(),
         }
-        with Connection(Remote.parse(self.server, self.server_token)) as driver:
+        with Connection(Remote.parse(self.server, self.server_token, self.tls)) as driver:
             told = driver.act(_READ, fields, timeout=LEAF_S_MAX)
             with refusing_malformed(driver.address):
                 return dict(told)
@@ -113,16 +115,19 @@ class Leaves:
         spark: SparkSession,
         session: Callable[[], SparkSession],
         listen: Listen,
+        tls: TlsIdentity | None,
         token: str,
         store: Mapping[str, str],
         partitions: int,
     ) -> None:
-        """spark: the user's session. session: gives the app's own. listen: where the app answers. token: the app's.
-        store: settings that open the lake's object store. partitions: of each leaf."""
+        """spark: the user's session. session: gives the app's own. listen: where the app answers. tls: what it shows;
+        ``None``: it does not encrypt. token: the app's. store: settings that open the lake's object store. partitions:
+        of each leaf."""
         self.app = secrets.token_hex(8)
         """The identity of the app."""
         self._spark, self._session = spark, session
-        self._listen, self._token, self._store, self._partitions = listen, token, dict(store), partitions
+        self._listen, self._tls = listen, tls
+        self._token, self._store, self._partitions = token, dict(store), partitions
         self._made: dict[str, tuple[pa.Schema, DataFrame]] = {}
         """By name: the columns, and the leaf in the app's own session."""
         self._reads: LeafReads | None = None
@@ -137,10 +142,11 @@ class Leaves:
         """The leaf of a table or view with these columns, in the app's own session. Each time the same."""
         known = self._made.get(name)
         if known is None or not known[0].equals(schema):
-            session, server = self._session(), LeafServer.of(self._listen)
+            session, server = self._session(), LeafServer.of(self._listen, self._tls)
             server.answer_for(self)
+            tls = None if self._tls is None else self._tls.client_trust
             rows = LeafRows(
-                server.address, server.token, self.app, self._token, name, schema, self._partitions, self._store
+                server.address, server.token, self.app, self._token, tls, name, schema, self._partitions, self._store
             )
             columns = from_arrow_schema(schema, prefer_timestamp_ntz=True)
             known = self._made[name] = schema, map_in_arrow(numbered(session, self._partitions), rows, columns)
@@ -203,25 +209,27 @@ def _in_jvm(call: Callable[[], T]) -> T:
 
 
 class LeafServer:
-    """Answers the tasks that read leaves, for all apps of this process that listen alike, until the process ends."""
+    """Answers the tasks that read leaves, for all apps of this process that listen alike and show the same, until the
+    process ends."""
 
-    _known: ClassVar[dict[Listen, "LeafServer"]] = {}
+    _known: ClassVar[dict[tuple[Listen, TlsIdentity | None], "LeafServer"]] = {}
     _making: ClassVar[threading.Lock] = threading.Lock()
 
     @classmethod
-    def of(cls, listen: Listen) -> "LeafServer":
-        """The server on the host where an app listens. Raises ClusterError if it cannot listen there."""
+    def of(cls, listen: Listen, tls: TlsIdentity | None) -> "LeafServer":
+        """The server on the host where an app listens. tls: what the app shows. Raises ClusterError if it cannot listen
+        there."""
         listen = replace(listen, port=0)
         with cls._making:
-            if listen not in cls._known:
-                cls._known[listen] = cls(listen)
-            return cls._known[listen]
+            if (listen, tls) not in cls._known:
+                cls._known[listen, tls] = cls(listen, tls)
+            return cls._known[listen, tls]
 
-    def __init__(self, listen: Listen) -> None:
+    def __init__(self, listen: Listen, tls: TlsIdentity | None) -> None:
         self.token = secrets.token_hex(_SECRET_BYTES)
         self._apps: WeakValueDictionary[str, Leaves] = WeakValueDictionary()
         """By identity. An App that its program has dropped is not kept."""
-        keys = HandshakeKeys(self.token, secrets.token_bytes(_SECRET_BYTES))
+        keys = HandshakeKeys(self.token, secrets.token_bytes(_SECRET_BYTES), tls=tls)
         self._server = Server(keys, {Purpose.CALLS: Calls({_READ: self._read})}, listen=listen)
 
     @property

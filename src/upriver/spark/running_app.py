@@ -33,7 +33,9 @@ from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.manifests import LakeEpochs
 from upriver.lake.repair import replace_damaged
 from upriver.net.handshake import HandshakeKeys
+from upriver.net.remote import Remote
 from upriver.net.server import Listen, Piece
+from upriver.net.tls import TlsIdentity
 from upriver.options import Checkpoints, Compaction, Standbys, Tokens
 from upriver.plan.flows import RunningPlans, flows_of
 from upriver.plan.plan import DataflowPlan, TableSpec
@@ -84,8 +86,9 @@ FAILED_STOP_S_MAX = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppConfig:
-    """How an app runs. root: of the lake. workers: ``None`` for as many as the lake says. listen: the
-    coordinator's address. groups: ingest tasks at most. task_memory: bytes of one.
+    """How an app runs. root: of the lake. workers: ``None`` for as many as the lake says. listen: the coordinator's
+    address. tls: what the app's processes show; ``None``: they do not encrypt. groups: ingest tasks at most.
+    task_memory: bytes of one.
 
     migration_step_budget_ms: milliseconds that one step of moving keys may take. memory_budget: bytes of each worker's
     state; ``None``: no limit. failure_detection: how soon a silent worker is given up and replaced. clock_tick_s:
@@ -99,6 +102,7 @@ class AppConfig:
     tokens: Tokens
     listen: Listen
     groups: int | None
+    tls: TlsIdentity | None = None
     task_memory: int = TASK_MEMORY
     migration_step_budget_ms: float = 5.0
     memory_budget: int | None = None
@@ -160,6 +164,12 @@ class RunningApp:
         """Where the coordinator answers, ``host:port``."""
         assert self._service is not None
         return self._service.address
+
+    @property
+    def remote(self) -> Remote:
+        """The coordinator, for readers in the app's own processes."""
+        tls = self._config.tls
+        return Remote(self.address, self._config.tokens.operator.encode(), None if tls is None else tls.client_trust)
 
     def start(self, seconds: float, told: Told = lambda _: None) -> None:
         """Bring everything up; returns when every worker has joined. An error is raised, and leaves nothing up.
@@ -270,7 +280,8 @@ class RunningApp:
     def _serve(self) -> None:
         """Start the coordinator's service and the workers."""
         config = self._config
-        keys = HandshakeKeys(config.tokens.operator, secrets.token_bytes(SECRET_BYTES), config.tokens.reader)
+        tokens = config.tokens
+        keys = HandshakeKeys(tokens.operator, secrets.token_bytes(SECRET_BYTES), tokens.reader, config.tls)
         self._service = CoordinatorService(
             self._coordinator,
             self._declared,

@@ -41,7 +41,15 @@ from upriver.net.remote import Connection, Remote
 from upriver.net.wire import refusing_malformed
 from upriver.plan.schemas import schema_from_json
 from upriver.records import typed
-from upriver.spark.changes import ChangesPlan, ChangesReader, ChangesSource, means_changes, stream_reader
+from upriver.spark.changes import (
+    ChangesPlan,
+    ChangesReader,
+    ChangesSource,
+    app_of,
+    app_options,
+    means_changes,
+    stream_reader,
+)
 from upriver.spark.partitions import partitioned_by
 from upriver.spark.schema import spark_arrow_schema
 from upriver.state.key_filter import KeyFilter
@@ -188,22 +196,21 @@ class ScanRequest:
     @classmethod
     def of(
         cls,
-        address: str,
-        token: str,
+        remote: Remote,
         name: str,
         partitions: int | None = None,
         keys: Keys | None = None,
         store: Mapping[str, str] = MappingProxyType({}),
     ) -> Self:
-        """address, token: of the running app. name: of a view or a table. partitions: how many groups of vnodes; by
-        default as many as workers. keys: only the rows of these. store: settings that open the lake's object store,
+        """remote: the running app, with its token. name: of a view or a table. partitions: how many groups of vnodes;
+        by default as many as workers. keys: only the rows of these. store: settings that open the lake's object store,
         as of a Root: an option has them, as it has the token. Spark shows options in no plan, and redacts these names.
 
         Raises UnknownView, DeclarationError, KeyTypeError, AccessDenied, ClusterError.
         """
-        asked = ScannedView(Remote.parse(address, token), name)
+        asked = ScannedView(remote, name)
         source = asked.source()
-        options = {"address": address, "token": token, "view": name}
+        options = {**app_options(remote), "view": name}
         if partitions is not None:
             options["partitions"] = str(partitions)
         if keys is not None:
@@ -259,8 +266,9 @@ def load_changes(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 class UpriverDataSource(DataSource):
     """The data source ``upriver``.
 
-    Options: ``address`` and ``token`` of a running app; ``view``, the name of a view or a table; ``partitions``, how
-    many groups of vnodes; ``keys``, a JSON list of the keys whose rows are read, or ``arrow_keys``, base64 of an Arrow
+    Options: ``address`` and ``token`` of a running app; ``tls``, if it has a certificate, as ``upriver.connect`` takes
+    it: a file that the driver reads, or ``true``; ``view``, the name of a view or a table; ``partitions``, how many
+    groups of vnodes; ``keys``, a JSON list of the keys whose rows are read, or ``arrow_keys``, base64 of an Arrow
     stream of them.
 
     With ``changes`` (``true``), or with ``root`` in place of ``address`` and ``token``, a view's changes are read from
@@ -300,7 +308,7 @@ class UpriverDataSource(DataSource):
         missing = [option for option in ("address", "token", "view") if not self.options.get(option)]
         if missing:
             raise DeclarationError(f'format "{FORMAT}" needs the options address, token and view; missing: {missing}')
-        return ScannedView(Remote.parse(self.options["address"], self.options["token"]), self.options["view"])
+        return ScannedView(app_of(self.options), self.options["view"])
 
 
 def _columns(schema: StructType) -> str:
