@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TextIO, TypeVar, cast
 
 from upriver.errors import DeclarationError, ProtocolError, UpriverError, UpriverWarning
@@ -218,15 +218,21 @@ def with_short_errors(kind: type[T]) -> type[T]:
 def warn_caller(message: str) -> None:
     """Warn with an UpriverWarning, at the line of the caller's that called this package."""
     frame, level = inspect.currentframe(), 1
-    while frame is not None and frame.f_code.co_filename.startswith(_FILES):
+    while frame is not None and _is_ours(frame):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, UpriverWarning, stacklevel=level)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Whether it runs code of this package; what dataclasses generate is in no file of it."""
+    module = str(frame.f_globals.get("__name__"))
+    return frame.f_code.co_filename.startswith(_FILES) or module.partition(".")[0] == __package__
 
 
 def place_of_caller() -> str:
     """The file and line of the caller's that called this package."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_back is not None and frame.f_code.co_filename.startswith(_FILES):
+    while frame is not None and frame.f_back is not None and _is_ours(frame):
         frame = frame.f_back
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

@@ -3,6 +3,7 @@
 import os
 import secrets
 import ssl
+import time
 from dataclasses import InitVar, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Self
 from upriver.arguments import at_least, flag, more_than_none, seconds, some_text
 from upriver.errors import DeclarationError
 from upriver.lake.collection import GRACE_S
+from upriver.logs import warn_caller
 from upriver.net.remote import check_token
 from upriver.net.server import listen_at
 from upriver.net.tls import TlsIdentity
@@ -24,6 +26,8 @@ TOKEN_BYTES = 32
 """Random bytes of a generated token."""
 TOKEN_FILE_BYTES_MAX = 1 << 16
 """Bytes of a file that has a token."""
+EXPIRES_SOON_S = 14 * 86_400.0
+"""Seconds before a certificate expires in which a warning says so."""
 
 FilePath = str | os.PathLike[str]
 
@@ -118,7 +122,7 @@ class Tls:
     def __post_init__(self) -> None:
         self.context()
         try:
-            self.identity().check()
+            expires_at = self.identity().check()
         except (OSError, ValueError) as error:
             why = getattr(error, "verify_message", None) or getattr(error, "reason", None) or error
             raise DeclarationError(
@@ -126,6 +130,9 @@ class Tls:
                 f"and would not trust it: {why}. Give one that is valid now, and roots= that have issued it for "
                 f"servers and clients, or none"
             ) from None
+        if expires_at < time.time() + EXPIRES_SOON_S:
+            on = time.strftime("%Y-%m-%d", time.gmtime(expires_at))
+            warn_caller(f"Tls(certificate={str(self.certificate)!r}): it expires on {on}; nothing connects after that")
 
     def identity(self) -> TlsIdentity:
         """What the files have now. Raises DeclarationError if one cannot be read."""

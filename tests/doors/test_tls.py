@@ -7,6 +7,7 @@ import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -25,7 +26,7 @@ from upriver.doors.flight.server import FlightDoor
 from upriver.doors.postgres.scram import TokenVerifiers
 from upriver.doors.postgres.server import PostgresServer
 from upriver.doors.postgres.session import PostgresSession
-from upriver.errors import DeclarationError
+from upriver.errors import DeclarationError, UpriverWarning
 from upriver.net.server import Listen
 from upriver.options import Doors, Tls
 
@@ -204,6 +205,24 @@ def test_a_certificate_that_the_app_s_processes_would_not_trust_is_refused(name:
 def test_a_certificate_that_they_would_trust_is_taken(name: str, roots: Any) -> None:
     identity = Tls(certificate=FILES / f"{name}.pem", key=ISSUED_KEY, roots=roots).identity()
     assert identity.roots == (None if roots is None else AUTHORITY.read_bytes())
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_a_certificate_that_expires_soon_is_warned_of(tmp_path: Path) -> None:
+    made: dict[str, Any] = {
+        "-keyout": tmp_path / "key.pem",
+        "-out": tmp_path / "soon.pem",
+        "-subj": "/CN=soon",
+        "-days": 3,
+    }
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    given = [str(word) for pair in made.items() for word in pair]
+    subprocess.run(["openssl", "req", "-x509", *kind, *given], capture_output=True, check=True)
+    with pytest.warns(
+        UpriverWarning, match=r"soon.pem.*: it expires on 20\d\d-\d\d-\d\d; nothing connects after"
+    ) as warned:
+        Tls(certificate=made["-out"], key=made["-keyout"])
+    assert warned[0].filename == __file__
 
 
 def test_the_doors_have_no_certificate_of_their_own(certificate: Tls) -> None:

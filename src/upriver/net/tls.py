@@ -88,14 +88,17 @@ class TlsIdentity:
         """The same for those that need no certificate of their own. It has no key."""
         return TlsTrust(self._trusted, None)
 
-    def check(self) -> None:
-        """Raise OSError or ValueError unless the app's processes would trust each other."""
+    def check(self) -> float:
+        """When the certificate expires, in seconds since 1970. Raises OSError or ValueError unless the app's processes
+        would trust each other now."""
         to_server, to_caller = ssl.MemoryBIO(), ssl.MemoryBIO()
         server = self.server_context().wrap_bio(to_server, to_caller, server_side=True)
         caller = self.trust.context().wrap_bio(to_caller, to_server)
         for end in (caller, server, caller, server):
             with suppress(ssl.SSLWantReadError):
                 end.do_handshake()
+        shown = caller.getpeercert() or {}
+        return float(ssl.cert_time_to_seconds(str(shown["notAfter"])))
 
     def server_context(self) -> ssl.SSLContext:
         """For the native port: it asks callers for a certificate, which they may lack. Raises OSError."""
