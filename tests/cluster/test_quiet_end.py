@@ -4,6 +4,7 @@ on in its root."""
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,21 @@ def run(directory: Path, *ended_by: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-MOMENTS = [(signal.SIGINT, "start"), (signal.SIGTERM, None), (signal.SIGINT, "call"), (signal.SIGTERM, "rescale")]
-"""What ends each program, and when: amid its start, while it waits, amid a call of Spark, amid a rescale."""
+START, WAIT, CALL, RESCALE = (
+    *((signal.SIGINT, "start"), (signal.SIGTERM, None)),
+    *((signal.SIGINT, "call"), (signal.SIGTERM, "rescale")),
+)
+"""What ends a program, and when: amid its start, while it waits, amid a call of Spark, amid a rescale."""
 
 
-def test_a_signal_ends_a_program_with_one_line_and_another_one_goes_on_and_ends_in_silence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "moments", [(START, RESCALE), pytest.param((START, WAIT, CALL, RESCALE), marks=pytest.mark.long)], ids=len
+)
+def test_a_signal_ends_a_program_with_one_line_and_another_one_goes_on_and_ends_in_silence(
+    tmp_path: Path, moments: Sequence[tuple[signal.Signals, str | None]]
+) -> None:
     """Each program goes on with the root of the one before; the last one ends by itself."""
-    for by, moment in MOMENTS:
+    for by, moment in moments:
         ended = run(tmp_path, by.name, *([] if moment is None else [moment]))
         assert (ended.returncode, ended.stdout.splitlines()) == (-by, [] if moment == "start" else SAID), ended.stderr
         _, _, after = ended.stderr.partition("the signal comes\n")

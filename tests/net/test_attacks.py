@@ -565,7 +565,7 @@ def test_pieces_that_do_not_go_on_are_refused(kind: str) -> None:
 
 
 SEEDS = random.Random(33).sample(range(1 << 30), 2)
-FRAMES = 15_000
+FRAMES = 6_000
 """Of each seed: enough to end a process that checks less, many times over."""
 
 

@@ -30,7 +30,7 @@ def test_any_views_are_what_duckdb_says_whatever_happens(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "seeds", [pytest.param(20, marks=pytest.mark.verify), pytest.param(2_000, marks=pytest.mark.long)]
+    "seeds", [pytest.param(8, marks=pytest.mark.verify), pytest.param(2_000, marks=pytest.mark.long)]
 )
 def test_any_views_of_seeds_drawn_anew_are(seeds: int) -> None:
     first = drawn_seed("random views")

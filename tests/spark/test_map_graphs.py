@@ -77,7 +77,7 @@ def expected(first: int, last: int) -> dict[str, list[str]]:
 
 
 def test_the_documents_graph_goes_on_through_rescales_and_restarts(spark: Any, tmp_path: Path) -> None:
-    for number in range(20):
+    for number in range(8):
         write(orders(spark, number, number + 1), tmp_path / "orders")
     for turn, workers in enumerate((3, 2)):
         app = app_on(spark, tmp_path)
@@ -86,8 +86,8 @@ def test_the_documents_graph_goes_on_through_rescales_and_restarts(spark: Any, t
         with app:
             app.start()
             app.rescale(workers)
-            last = 20 + 10 * (turn + 1)
-            for number in range(last - 10, last):
+            last = 8 + 6 * (turn + 1)
+            for number in range(last - 6, last):
                 write(orders(spark, number, number + 1), tmp_path / "orders")
             app.wait(timeout=120)
             for item, lines in expected(0, last).items():
