@@ -2,7 +2,7 @@
 
 Whatever may vary does, at random: how batches are cut, in which order pieces, workers and deliveries come, and
 when which vnodes of which region go to which worker. One thing may not: the rows of a key that an epoch has on a lake
-edge stay together and in order.
+edge stay together and in order. Those of an exchange edge are settled in parts where the plan allows it.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -152,7 +152,7 @@ class DataflowWorld:
         """Settle what these regions have gathered, wherever it moves meanwhile, and send on what has come out."""
         while waiting := [(worker, name) for worker in self.workers for name in regions if worker[name].waiting]:
             worker, name = self._rng.choice(waiting)
-            worker[name].settle(self._rng.randint(1, SETTLED_MAX))
+            worker[name].settle_in_parts(self._rng.randint(1, SETTLED_MAX))
             self._maybe_move()
         sent: list[list[Delivery]] = []
         for worker in self.workers:

@@ -9,19 +9,20 @@ import pytest
 from dataflow_kit import LONG, QUERIES, SALES, TABLES, TEXT
 from hypothesis import given
 from hypothesis import strategies as st
-from relation_kit import count, group, scan
+from relation_kit import count, group, scan, where
 from state_kit import MANY, Row, batch_of, plain_rows, plainly, through_the_wire
 
 from simulator.dataflow_world import DataflowWorld
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
-from upriver.engine.operators.gather import Gather
+from upriver.engine.operators.gather import Gather, hash_of_row
 from upriver.engine.operators.operator import concatenated, consolidated
 from upriver.engine.region import Region
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 from upriver.plan.plan import DataflowPlan, RegionPlan
 from upriver.plan.planning import plan_regions
+from upriver.state.vectors import NO_KEYS
 
 EVALUATOR = Evaluator()
 EVERY_KEY = (0, 1)
@@ -96,7 +97,7 @@ def test_gathered_rows_are_found_by_key_and_move(data: st.DataObject) -> None:
         target.install(state)
         assert source.held + target.held == held == sum(map(len, came)) - sum(map(len, taken))
         assert target.collect(keys).num_rows >= state.num_rows
-        if len(sample := target.sample(2)) and data.draw(st.booleans()):
+        if len(sample := np.concatenate([*target.runs, NO_KEYS])) and data.draw(st.booleans()):
             most = data.draw(st.sampled_from(sample.tolist()))
             rows = target.take(most)
             assert rows is not None
@@ -107,6 +108,52 @@ def test_gathered_rows_are_found_by_key_and_move(data: st.DataObject) -> None:
     assert total(*taken) == total(*came)
     assert [gather.held for gather in gathers] == [0, 0]
     assert [gather.take(2**64 - 1) for gather in gathers] == [None, None]
+
+
+@MANY
+@given(data=st.data())
+def test_of_one_key_all_rows_that_go_are_taken_before_any_that_comes(data: st.DataObject) -> None:
+    """Some rows at a time, while the rest may move to another gather: what was taken is always net."""
+    gather, parts = Gather(SCHEMA), data.draw(st.lists(CHANGES, min_size=1, max_size=4))
+    for part in parts:
+        gather.add(batch(part))
+    net = total(*map(batch, parts))
+    taken: list[Batch] = []
+    while gather.held:
+        key = int(min(hashes.min() for hashes in gather.runs if len(hashes)))
+        rows_max = data.draw(st.integers(1, 4))
+        if goes := gather.may_take_back(key):
+            rows = gather.take_back(key, rows_max)
+        else:
+            rows = gather.take_some(key, rows_max)
+            assert rows is not None
+            assert len(rows) <= rows_max
+        if rows is not None:
+            assert set(rows.hash64.tolist()) == {key}
+            assert rows.weight is None or ((rows.weight < 0) == goes).all()
+            taken.append(rows)
+            assert all(net[row] * times > 0 for row, times in total(*taken).items())
+        if data.draw(st.booleans()):
+            keys, other = np.array([key], np.uint64), Gather(SCHEMA)
+            held = gather.held
+            other.install(gather.collect(keys))
+            gather.drop(keys)
+            assert gather.held + other.held == held
+            gather.install(other.collect(keys))
+            assert gather.held == held
+    assert total(*taken) == net
+
+
+@pytest.mark.parametrize("length", [1, 20, 100, 700])
+def test_so_many_rows_are_taken_as_are_asked_for_however_they_came(length: int) -> None:
+    gather, hashes = Gather(pa.schema([("a", LONG)])), hash64([pa.array(range(7_000))])
+    for start in range(0, len(hashes), length):
+        some = hashes[start : start + length]
+        gather.add(Batch(pa.RecordBatch.from_arrays([pa.array(some.view(np.int64))], ["a"]), some))
+    while gather.held > 500:
+        rows = gather.take(hash_of_row([gather], 500))
+        assert rows is not None
+        assert 300 <= len(rows) <= 800
 
 
 def test_rows_of_other_columns_cannot_wait_here() -> None:
@@ -179,6 +226,52 @@ def test_gathered_rows_show_only_once_they_are_settled(plan: DataflowPlan) -> No
     assert (last.stats()["rows"], last.stats()["keys"]) == (2, 2)
     keys = pa.RecordBatch.from_arrays([pa.array([2, 2, 7], LONG)], ["n"])
     assert plain_rows(last.lookup(hash64(keys.columns), keys)) == [("a", 2)]
+
+
+HOT = 300
+"""Rows of one key."""
+PIECE = 10
+
+
+def _with_hot_key(plan: DataflowPlan) -> Region:
+    """What stands at the last region when each of so many items, sold once until then, was sold once more, and some of
+    another key."""
+    first, last = _built(plan)
+    items = [str(number) for number in range(HOT)]
+    for rows in ([*items, "x", "x", "x"], items):
+        while last.waiting:
+            last.settle(HOT)
+        first.apply(0, _by(_sales(*((1, item, 1) for item in rows)), "item"))
+        for outgoing in first.drain(9 * HOT):
+            for start in range(0, len(outgoing.batch), 7):
+                last.apply(outgoing.port, outgoing.batch.slice(start, start + 7))
+    return last
+
+
+def test_of_a_key_with_very_many_rows_a_part_is_settled_at_a_time(plan: DataflowPlan) -> None:
+    whole, parted = _with_hot_key(plan), _with_hot_key(plan)
+    assert whole.gathered == parted.gathered == 2 * HOT
+    assert whole.settle(PIECE) >= HOT
+    settled = 0
+    while waiting := parted.gathered:
+        rows, keys = parted.settle_in_parts(PIECE)
+        assert rows == waiting - parted.gathered <= 2 * PIECE
+        assert len(keys) or parted.gathered in (0, HOT)
+        settled += rows
+    assert settled == 2 * HOT
+    whole.settle(2 * HOT)
+    assert Counter(plain_rows(parted.scan())) == Counter(plain_rows(whole.scan()))
+
+
+def test_a_key_is_settled_whole_where_a_part_of_it_may_fail_for_good() -> None:
+    """The number of items may be zero in between, and no node waits for the rest of a key."""
+    numbers = group(count(scan(SALES), "item"), "n", items=("count", "item", LONG))
+    relation = group(where(numbers, '10 / "items" > 0'), "n", groups=("count_star", None, LONG))
+    plan = DataflowPlan("v", "", ("n",), relation.schema, plan_regions("v", relation, ("n",), TABLES))
+    region = _with_hot_key(plan)
+    rows, keys = region.settle_in_parts(PIECE)
+    assert rows >= HOT
+    assert not len(keys)
 
 
 def test_a_region_amid_a_dataflow_has_no_view(plan: DataflowPlan) -> None:

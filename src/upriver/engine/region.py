@@ -2,8 +2,9 @@
 
 Rows of a lake edge flow through the operators as they come. Rows of an exchange edge are gathered until their stage
 begins, and are then settled, some keys at a time: the region consolidates all rows of a key and passes them through in
-one go. So an operator sees a retraction only after the row itself, or in the same batch. Output waits until it is
-drained, and is consolidated then.
+one go. So an operator sees a retraction only after the row itself, or in the same batch. A key with very many rows can
+be settled in parts, if the plan allows it: first all rows that take back what was there before, then those that come.
+Output waits until it is drained, and is consolidated then.
 
 The state of a key is what the operators and the view's store keep of it, and its gathered rows. Output is not state: a
 row that has come out is sent from the worker that computed it, wherever the key moves.
@@ -30,7 +31,7 @@ from upriver.engine.clock import BEFORE_ALL
 from upriver.engine.function_calls import LOCAL, FunctionCaller
 from upriver.engine.operators.aggregate import Aggregate
 from upriver.engine.operators.clock_tests import ClockTests
-from upriver.engine.operators.gather import Gather
+from upriver.engine.operators.gather import Gather, hash_of_row
 from upriver.engine.operators.operator import ExpressionEvaluator, Operator, Stateful, concatenated, consolidated
 from upriver.engine.operators.rows import RecentRows, RowCounts, Rows
 from upriver.engine.operators.stateful_map import StatefulMap
@@ -42,7 +43,7 @@ from upriver.ids import Epoch
 from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, Node, RegionPlan, SendEdge, StatefulMapOp, ViewStore
 from upriver.plan.provenance import table_rows
 from upriver.plan.routing import found_in, routings
-from upriver.state.vectors import Mask, Positions, key_set
+from upriver.state.vectors import NO_KEYS, Mask, Positions, key_set
 from upriver.vnodes import vnode_range
 
 ALL_ROWS = 2**63 - 1
@@ -220,10 +221,6 @@ class _FilteringMap:
         return made
 
 
-SAMPLED_ROWS = 1024
-"""About so many hashes are sampled to find the keys that hold a given number of rows."""
-
-
 @dataclass(frozen=True, slots=True)
 class Wiring:
     """What feeds what. nodes: for each node, the numbers of its inputs, as :class:`RegionPlan` counts them: the first
@@ -292,6 +289,7 @@ class Region:
         "_outbox",
         "_sends",
         "_stateful",
+        "_takes_parts",
         "_unsure",
         "_wiring",
     )
@@ -301,15 +299,17 @@ class Region:
         wiring: Wiring,
         gate: Gate,
         stateful: Sequence[Stateful],
-        gathers: Sequence[Gather | None],
+        gathers: Mapping[int, Gather],
         unsure: Mapping[int, Sequence[Gather]],
         kept: KeptRows | None,
         sends: Sequence[SendEdge],
+        *,
+        takes_parts: bool,
     ) -> None:
-        """stateful: the gate's operators that keep something. gathers: one for each port; ``None`` for the port of a
-        lake edge. unsure: by number, in order, for each node that may be given rows which the rest of the epoch takes
+        """stateful: the gate's operators that keep something. gathers: by port, one for each exchange edge.
+        unsure: by number, in order, for each node that may be given rows which the rest of the epoch takes
         back: the rows of each of its inputs since it failed. They wait for the rest. Those of a join wait always: a
-        join that has failed has kept a part of them."""
+        join that has failed has kept a part of them. takes_parts: as :meth:`DataflowPlan.takes_parts`."""
         self._wiring = wiring
         self._gate = gate
         self._operators = gate.operators
@@ -326,10 +326,11 @@ class Region:
             if isinstance(operator, StatefulMap | _FilteringMap)
         }
         """The stateful maps, by number."""
-        self._gathers = tuple(gathers)
+        self._gathers = dict(gathers)
         self._unsure = dict(unsure)
         self._kept = kept
         self._sends = tuple(sends)
+        self._takes_parts = takes_parts
         self._outbox: list[Batch] = []
         """Output that is not drained yet."""
 
@@ -354,10 +355,15 @@ class Region:
             Wiring.of(region),
             Gate(view, region, operators.all, evaluator, sets_aside),
             operators.stateful,
-            [Gather(entry.schema) if isinstance(entry.edge, ExchangeEdge) else None for entry in region.inputs],
+            {
+                port: Gather(entry.schema)
+                for port, entry in enumerate(region.inputs)
+                if isinstance(entry.edge, ExchangeEdge)
+            },
             {number: [Gather(schema) for schema in _sources_of(region, number)] for number in view.unsure(region)},
             None if store is None else KeptRows(store, source, evaluator, _pending(view, store, source)),
             view.sends(region.name),
+            takes_parts=view.takes_parts(region),
         )
 
     # Rows -------------------------------------------------------------------------------------------------------------
@@ -375,7 +381,7 @@ class Region:
         Raises RowError if a row makes an operator fail and is not set aside. The region must not be used after that:
         its state may hold a part of the batch.
         """
-        gather = self._gathers[port]
+        gather = self._gathers.get(port)
         if gather is None:
             with self._gate.naming(port):
                 self._flow(port, batch)
@@ -415,7 +421,7 @@ class Region:
     @property
     def gathered(self) -> int:
         """How many rows wait until they are settled."""
-        return sum(gather.held for gather in self._gathers if gather is not None)
+        return sum(gather.held for gather in self._gathers.values())
 
     @property
     def waiting(self) -> int:
@@ -430,15 +436,49 @@ class Region:
     def settle(self, rows_max: int) -> int:
         """Take about so many waiting rows through the operators, always all rows of a key; returns how many gathered
         ones there were. All rows of the epoch must be here. Raises RowError as ``apply``."""
-        before, waiting = self.gathered, self.waiting
-        most = HASH64_MAX if waiting <= rows_max else self._hash_of_row(rows_max, waiting)
-        for port, gather in enumerate(self._gathers):
-            rows = None if gather is None else gather.take(most)
-            if rows is not None:
-                with self._gate.naming(None):
-                    self._flow(port, consolidated(rows))
-        self._try_each_again(lambda gather: gather.take(most))
+        before = self.gathered
+        self._settle_through(self._hash_of_row(rows_max))
         return before - self.gathered
+
+    def settle_in_parts(self, rows_max: int) -> tuple[int, Hashes]:
+        """As :meth:`settle`, but of a key with more rows than that only a part, if the plan allows it. Returns how many
+        gathered rows there were, and the keys of which others still wait. No state of these keys may be shown."""
+        before, most = self.gathered, self._hash_of_row(rows_max)
+        fewer = sum(gather.count(most - 1) for gather in self._gathers.values()) if most else 0
+        of_key = sum(gather.count(most) for gather in self._gathers.values()) - fewer
+        if of_key <= rows_max or not self._takes_parts:
+            self._settle_through(most)
+            return before - self.gathered, NO_KEYS
+        if fewer:
+            self._settle_through(most - 1)
+        is_over = self._settle_part(most, max(1, rows_max - fewer))
+        return before - self.gathered, NO_KEYS if is_over else np.array([most], np.uint64)
+
+    def _settle_through(self, most: int) -> None:
+        """Settle all keys whose hash is no higher."""
+        for port, gather in self._gathers.items():
+            self._settle_rows(port, gather.take(most))
+        self._try_each_again(lambda gather: gather.take(most))
+
+    def _settle_part(self, key: int, rows_max: int) -> bool:
+        """Settle a part of the key, whose hash64 is the lowest of those that are gathered. Returns whether there was no
+        other one. The port with the fewest rows is first: so a row of one side of a join meets few of the other."""
+        waiting = {port: rows for port, gather in self._gathers.items() if (rows := gather.count(key))}
+        ports = sorted(waiting, key=lambda port: (waiting[port], -port))
+        going = next((port for port in ports if self._gathers[port].may_take_back(key)), None)
+        if going is not None:
+            self._settle_rows(going, self._gathers[going].take_back(key, rows_max))
+        elif ports:
+            self._settle_rows(ports[0], self._gathers[ports[0]].take_some(key, rows_max))
+        if any(gather.count(key) for gather in self._gathers.values()):
+            return False
+        self._try_each_again(lambda gather: gather.take(key))
+        return True
+
+    def _settle_rows(self, port: int, rows: Batch | None) -> None:
+        if rows is not None:
+            with self._gate.naming(None):
+                self._flow(port, consolidated(rows))
 
     def try_again(self, keys: Hashes) -> None:
         """Give the nodes that failed the rows of these keys (ascending, unique) again, but for those that cancel out.
@@ -457,19 +497,16 @@ class Region:
         """Take at most so many of the gathered rows through the operators, in the order in which they came; the rows
         of a key may be cut apart. Only for rows that all came from regions of one worker: a row that is taken back has
         come before, then. At the end, the rows that a node failed on, all at once. Raises RowError as ``apply``."""
-        for port, gather in enumerate(self._gathers):
-            rows = None if gather is None else gather.take_first(rows_max)
+        for port, gather in self._gathers.items():
+            rows = gather.take_first(rows_max)
             if rows is not None:
-                with self._gate.naming(None):
-                    self._flow(port, consolidated(rows))
+                self._settle_rows(port, rows)
                 return
         self._try_each_again(lambda gather: gather.take(HASH64_MAX))
 
-    def _hash_of_row(self, number: int, rows: int) -> int:
-        """An estimate of the hash of the gathered row of that number, in order of hashes, of so many rows."""
-        every = -(-rows // SAMPLED_ROWS)
-        sample = np.sort(np.concatenate([gather.sample(every) for gather in self._waiting]))
-        return int(sample[number * len(sample) // rows])
+    def _hash_of_row(self, number: int) -> int:
+        """About the hash of the waiting row of that number, in order of hashes; of any, if there are no more rows."""
+        return HASH64_MAX if self.waiting <= number else hash_of_row(self._waiting, number)
 
     def drain(self, rows_max: int) -> list[Outgoing]:
         """About so many rows of the output that is not drained, consolidated."""
@@ -644,8 +681,7 @@ class Region:
 
     @property
     def _waiting(self) -> tuple[Gather, ...]:
-        unsure = (gather for gathers in self._unsure.values() for gather in gathers)
-        return (*(gather for gather in self._gathers if gather is not None), *unsure)
+        return (*self._gathers.values(), *(gather for gathers in self._unsure.values() for gather in gathers))
 
     @property
     def _keepers(self) -> tuple[RegionKeeper, ...]:

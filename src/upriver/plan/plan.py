@@ -852,7 +852,7 @@ class DataflowPlan:
         return tuple(number for number in region.unsure if is_clocked and isinstance(ops[number], StatefulMapOp))
 
     def takes_parts(self, region: RegionPlan) -> bool:
-        """Whether a key's rows of one epoch and one lake edge may come some at a time: no node fails for good on rows
+        """Whether a key's rows of one epoch and one edge may come some at a time: no node fails for good on rows
         that the rest takes back, and none computes a key anew, or must see all of its rows, whenever some come."""
         needs_all = any(isinstance(node.op, WindowOp | StatefulMapOp) for node in region.nodes)
         return not needs_all and set(region.unsure) <= set(self.unsure(region))

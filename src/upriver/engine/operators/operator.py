@@ -168,7 +168,7 @@ def consolidated(batch: Batch) -> Batch:
     if not weight.all():
         batch, weight = batch.filtered(weight != 0), weight[weight != 0]
     columns = [canonical(column) for column in batch.rows.columns]
-    first = first_equal(_row_hashes(columns, len(batch)), columns)
+    first = first_equal(row_hashes(columns, len(batch)), columns)
     net = np.zeros(len(batch), np.int64)
     np.add.at(net, first, weight)
     kept = true_at(net)
@@ -178,11 +178,11 @@ def consolidated(batch: Batch) -> Batch:
 def _repeats(rows: pa.RecordBatch) -> bool:
     """Whether many rows are equal, judged by a sample."""
     places = np.linspace(0, rows.num_rows - 1, min(rows.num_rows, SAMPLE_ROWS)).astype(np.int64)
-    hashes = _row_hashes([canonical(column.take(pa.array(places))) for column in rows.columns], len(places))
+    hashes = row_hashes([canonical(column.take(pa.array(places))) for column in rows.columns], len(places))
     return 2 * len(np.unique(hashes)) < len(places)
 
 
-def _row_hashes(columns: Sequence[pa.Array], rows: int) -> Hashes:
+def row_hashes(columns: Sequence[pa.Array], rows: int) -> Hashes:
     """Equal hashes for equal rows. Columns that cannot be hashed are left out; equality is checked later."""
     return hash64([column for column in columns if is_hashable(column.type)], rows)
 
