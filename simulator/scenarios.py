@@ -300,6 +300,15 @@ SCENARIOS: Mapping[str, ClusterScenario] = MappingProxyType(
             OPERATORS_FAIL,
         ),
         "parted": replace(DRAWN, views=PARTED, partial_share=0.0, failing_share=0.0),
+        "parted moving": _with(
+            replace(_EXCHANGES, views=(*VIEWS[:2], *PARTED)),
+            FLOOD,
+            lookup=4.0,
+            rescale=3.0,
+            move=1.0,
+            pace=UNEVEN,
+            strategies=(Strategy.ICADD, Strategy.REDISTRIBUTE, Strategy.LAZY),
+        ),
         "unsure joins": _with(replace(WITH_EXCHANGES, views=UNSURE), OPERATORS_FAIL),
     }
 )

@@ -203,8 +203,14 @@ PARTED = (
         "SELECT qty, seq FROM trades UNION ALL SELECT seq % 7 + 1 AS qty, seq FROM trades WHERE qty > 1",
         ("qty",),
     ),
+    ViewSpec(
+        "halves",
+        "SELECT n % 2 + 1 AS qty, sym, n FROM (SELECT sym, count(*) AS n FROM trades GROUP BY sym)",
+        ("qty",),
+    ),
 )
-"""A view whose keys get rows of one epoch as they are read, and others over an exchange."""
+"""Views whose lookups would see a part of an epoch: a key's rows come as they are read and over an exchange; or two
+keys have all rows that come over an exchange."""
 BROKEN = "12 % (v.seq % 40 - 39)"
 """It cannot be computed from one row in forty."""
 ON = f"v.page = o.page AND {BROKEN} + o.qty > 4"

@@ -97,6 +97,9 @@ class Rules:
     than the answer tells."""
     worker_whole_keys: bool = True
     """worker.whole_keys: a lookup waits while one of its keys may have a part of the rows of an epoch."""
+    worker_moving_keys_whole: bool = True
+    """worker.moving_keys_whole: the rows that a key has of an epoch on one edge are applied in one piece while keys
+    move, and where their reader does not keep the key: its owner would not know of a part."""
     worker_whole_stages: bool = True
     """worker.whole_stages: a stage is done at a worker when all its gathered rows are taken in, and all their results
     are sent."""

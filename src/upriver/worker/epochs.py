@@ -1,9 +1,11 @@
 """A worker's epochs: opened, read, applied, finished, and their stages; rules worker.each_epoch_once,
 worker.counts_match and worker.settle_what_comes_late."""
 
+from collections.abc import Sequence
+
 from upriver.engine.region import ALL_ROWS
 from upriver.errors import IllegalEvent, ProtocolError
-from upriver.ids import Channel, Epoch, preceding
+from upriver.ids import Channel, Epoch, VnodeId, preceding
 from upriver.migration.events import RowsArrived
 from upriver.protocol.messages import (
     NO_STAGE,
@@ -94,10 +96,15 @@ class Epochs:
             vnodes=unread.vnodes,
             after=unread.after,
             as_of=unread.as_of,
-            in_parts=self._regions.taken_in_parts if self._regions.are_settled else frozenset(),
+            in_parts=self._regions.taken_in_parts if self._may_part(unread.vnodes) else frozenset(),
         )
         self._output.add(read)
         self._upqueries.work_on_all()
+
+    def _may_part(self, vnodes: Sequence[VnodeId]) -> bool:
+        """worker.moving_keys_whole: whether the rows that a key of these slices has in the lake may come in several
+        pieces. After a rescale a worker may still read slices that another one keeps."""
+        return self._regions.keep_all(vnodes) or not self._rules.worker_moving_keys_whole
 
     def rows_read(self, event: RowsRead) -> None:
         """Rows go through the distributor of every region that they feed."""

@@ -7,6 +7,7 @@ be built, has stand-ins (rule ``views.fail_alone``).
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
 from upriver.engine.region import FullRegionState
@@ -61,7 +62,7 @@ class Regions:
         self.failed: dict[str, ViewFailure] = dict(event.failed)
         """The failures of views, here or at other workers."""
         self.taken_in_parts = _taken_in_parts(event.plans)
-        """The channels of which a key's rows may come some at a time, while no key moves."""
+        """The channels of which a key's rows may come some at a time, if they stay here."""
         self.is_clocked = any(plan.is_clocked for plan in event.plans)
         """Whether a view depends on the clock."""
         self._plans = event.plans
@@ -118,11 +119,6 @@ class Regions:
             if self.shards[region.name].keeps_every_key
         }
 
-    @property
-    def are_settled(self) -> bool:
-        """Whether no key moves."""
-        return all(self.map_of(name) is not None for name in self.shards)
-
     def map_of(self, region: str) -> VnodeMap | None:
         """The map that places the region's keys; ``None`` while they move."""
         return getattr(self.shards[region].migrator.phase, "map", None)
@@ -132,6 +128,12 @@ class Regions:
         return all(
             (vnode_map := self.map_of(name)) is not None and vnode_map.owners[vnode] == self.me for name in self.shards
         )
+
+    def keep_all(self, vnodes: Sequence[VnodeId]) -> bool:
+        """Whether this worker keeps all of these slices, and no key moves."""
+        maps = [self.map_of(name) for name in self.shards]
+        places = np.array(vnodes, np.int64)
+        return all(each is not None and bool((each.owners_of(places) == self.me).all()) for each in maps)
 
     def catch_up(self) -> None:
         """Apply all rows that have come."""

@@ -430,10 +430,20 @@ class Shard:
         gathered, put_off = self.region.gathered, self._put_off
         self._begin(epoch)
         with self.contained(f"epoch {epoch}"):
-            settled = self.region.settle(rows_max)
+            settled = self._settle(epoch, rows_max)
             return settled + put_off - self._put_off, self.region.drain(rows_max)
         self.region = self._stand_in(gathered, put_off)
         return self.region.settle(rows_max) + put_off, ()
+
+    def _settle(self, epoch: Epoch, rows_max: int) -> int:
+        """Take in about so many rows; those of a key in parts, unless it may move (worker.moving_keys_whole)."""
+        keys_stay = getattr(self.migrator.phase, "map", None) is not None or not self._rules.worker_moving_keys_whole
+        if not keys_stay or not isinstance(self.region, Region):
+            return self.region.settle(rows_max)
+        settled, keys = self.region.settle_in_parts(rows_max)
+        if not self.unfinished.among(keys).all():  # noted with the first part
+            self.expect_more(epoch, keys)
+        return settled
 
     # Changes
 
