@@ -32,7 +32,7 @@ from upriver.vnodes import vnodes_of
 CUTS_MAX = 3
 """Cuts of one batch."""
 SETTLED_MAX = 8
-"""Rows that are settled or drained at a time."""
+"""Rows that are settled, unless it is said otherwise, or drained at a time."""
 
 Delivery = tuple[str, int, Batch]
 """A region, one of its ports, and rows for it."""
@@ -51,15 +51,19 @@ class DataflowWorld:
         vnodes: int = 8,
         moves_odds: float = 0.3,
         sets_aside: Collection[str] = (),
+        settled_max: int = SETTLED_MAX,
     ) -> None:
         """moves_odds: how likely it is that vnodes move at a point at which they may. sets_aside: tables whose bad rows
-        are set aside."""
+        are set aside. settled_max: rows that are settled at a time."""
         plan = replace(plan, full_because=NOT_WANTED)  # all keys are kept here
         self._plan = plan
         self._tables = tables
         self._rng = rng
         self._vnodes = vnodes
         self._moves_odds = moves_odds
+        self._settled_max = settled_max
+        self.parts = 0
+        """How often a part of a key was settled, and others waited."""
         self._owners = {
             region.name: np.array([rng.randrange(workers) for _ in range(vnodes)]) for region in plan.regions
         }
@@ -152,7 +156,8 @@ class DataflowWorld:
         """Settle what these regions have gathered, wherever it moves meanwhile, and send on what has come out."""
         while waiting := [(worker, name) for worker in self.workers for name in regions if worker[name].waiting]:
             worker, name = self._rng.choice(waiting)
-            worker[name].settle_in_parts(self._rng.randint(1, SETTLED_MAX))
+            _, keys = worker[name].settle_in_parts(self._rng.randint(1, self._settled_max))
+            self.parts += len(keys)
             self._maybe_move()
         sent: list[list[Delivery]] = []
         for worker in self.workers:

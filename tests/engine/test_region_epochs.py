@@ -17,7 +17,7 @@ from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.operators.gather import Gather, hash_of_row
 from upriver.engine.operators.operator import concatenated, consolidated
-from upriver.engine.region import Region
+from upriver.engine.region import ALL_ROWS, Region
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 from upriver.plan.plan import DataflowPlan, RegionPlan
@@ -261,6 +261,34 @@ def test_of_a_key_with_very_many_rows_a_part_is_settled_at_a_time(plan: Dataflow
     assert settled == 2 * HOT
     whole.settle(2 * HOT)
     assert Counter(plain_rows(parted.scan())) == Counter(plain_rows(whole.scan()))
+
+
+@pytest.mark.parametrize("name", [name for name, query in QUERIES.items() if query.regions > 1])
+def test_keys_settled_in_parts_come_to_the_same(name: str) -> None:
+    """Rows of few keys come and go, while keys move or stay."""
+    plan, rng = QUERIES[name].plan("v"), Random(name)
+    whole = DataflowWorld(plan, TABLES, EVALUATOR, Random(1), workers=1, moves_odds=0.0, settled_max=ALL_ROWS)
+    in_parts = [
+        DataflowWorld(plan, TABLES, EVALUATOR, Random(2), workers=2, moves_odds=odds, settled_max=2)
+        for odds in (0, 0.2)
+    ]
+    for epoch in range(3):
+        sales = _sales(*((rng.randint(0, 1), rng.choice("abc"), rng.randint(0, 3)) for _ in range(20)))
+        items = [{"item": rng.choice("abcd"), "maker": rng.choice("mn"), "size": rng.randint(0, 3)} for _ in range(4)]
+        stock = [
+            {"shop": rng.randint(0, 1), "item": rng.choice("abc"), "held": rng.randint(0, 2), "seq": 20 * epoch + place}
+            for place in range(6)
+        ]
+        rows = {
+            "sales": sales,
+            "items": pa.RecordBatch.from_pylist(items, TABLES["items"].schema),
+            "stock": pa.RecordBatch.from_pylist(stock, TABLES["stock"].schema),
+        }
+        for world in (whole, *in_parts):
+            world.run_epoch(rows)
+        for world in in_parts:
+            assert Counter(plain_rows(world.scan())) == Counter(plain_rows(whole.scan()))
+    assert all(world.parts for world in in_parts)
 
 
 def test_a_key_is_settled_whole_where_a_part_of_it_may_fail_for_good() -> None:
