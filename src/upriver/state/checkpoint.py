@@ -314,6 +314,11 @@ class SliceLog:
         self._changes.note(hashes[self._of_mine(hashes)])
 
     @property
+    def is_in_pass(self) -> bool:
+        """Whether keys are left of a pass that has begun."""
+        return self._changes.left
+
+    @property
     def left(self) -> bool:
         """Whether keys must be copied before the next epoch's end."""
         return self._changes.left or self._changes.logged >= PASS_KEYS_MIN

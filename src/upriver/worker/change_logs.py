@@ -81,14 +81,15 @@ class ChangeLogs:
         else:
             self._feeds.pop(feed, None)
 
-    def is_to_feed(self, feed: FeedId) -> bool:
-        """Whether keys are left to copy for the follower."""
-        return bool(self._feeds[feed].left)
-
-    def next_to_feed(self, feed: FeedId, keys_max: int) -> Hashes | None:
-        """The next keys to copy for the follower; ``None`` if all are copied."""
+    def is_to_feed(self, feed: FeedId, waiting: int) -> bool:
+        """Whether keys are left to copy for the follower. waiting: rows that will change keys which were noted when the
+        rows came. So no pass over changed keys begins until then: what it copied would change unnoted."""
         log = self._feeds[feed]
-        return log.next(keys_max) if log.left else None
+        return log.is_in_pass or (log.left and not waiting)
+
+    def next_to_feed(self, feed: FeedId, keys_max: int, waiting: int) -> Hashes | None:
+        """The next keys to copy for the follower; ``None`` if there are none to copy now. waiting: as above."""
+        return self._feeds[feed].next(keys_max) if self.is_to_feed(feed, waiting) else None
 
     def rest_to_feed(self, feed: FeedId) -> Hashes:
         """At the end of an epoch: all keys that have changed for the follower."""

@@ -296,7 +296,7 @@ class Replication:
     def _copies(self, number: FeedId) -> bool:
         """Whether keys are left to copy before an epoch's end."""
         whole = self.feeds[number].is_whole
-        return not whole and any(shard.logs.is_to_feed(number) for shard in self._regions.full.values())
+        return not whole and any(shard.is_to_feed(number) for shard in self._regions.full.values())
 
     def stop_feeding_replaced(self, meet: Meet) -> None:
         """End the feeds to followers that are not in this meeting, or as another incarnation."""

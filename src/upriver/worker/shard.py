@@ -316,9 +316,13 @@ class Shard:
         everything = key_set(*(self.region.keys_of(vnode, self._vnodes) for vnode in vnodes))
         self.logs.follow(feed, vnodes, self._vnodes, everything)
 
+    def is_to_feed(self, feed: FeedId) -> bool:
+        """Whether keys are left to copy for a follower."""
+        return self.logs.is_to_feed(feed, self.region.waiting)
+
     def copy_for(self, feed: FeedId, keys_max: int) -> StateChunk | None:
-        """The state of the next keys to copy for a follower; ``None`` if all are copied."""
-        due = self.logs.next_to_feed(feed, keys_max)
+        """The state of the next keys to copy for a follower; ``None`` if there are none to copy now."""
+        due = self.logs.next_to_feed(feed, keys_max, self.region.waiting)
         return None if due is None else self._some_of(due)
 
     def rest_for(self, feed: FeedId) -> StateChunk:
