@@ -54,8 +54,15 @@ VIEWS = {
         tables=(EVENTS, NAMES),
         partial=True,
     ),
+    "staged": HandFedView(
+        name="staged",
+        sql="SELECT n.owner AS k, e.v FROM events e JOIN names n ON e.k = n.k",
+        key="k",
+        tables=(EVENTS, NAMES),
+    ),
 }
-"""By what their rows are kept in: rows that only come; rows that may be taken back; rows that cross an exchange."""
+"""By what their rows are kept in: rows that only come; rows that may be taken back; rows that cross an exchange, of
+keys that are looked up, and of all keys."""
 
 Figures = dict[str, Any]
 Window = tuple[float, float]
