@@ -33,6 +33,8 @@ CUTS_MAX = 3
 """Cuts of one batch."""
 SETTLED_MAX = 8
 """Rows that are settled, unless it is said otherwise, or drained at a time."""
+PIECES_MIN = 20
+"""In about so many pieces rows are settled that are more than that allows: very many pieces would take minutes."""
 
 Delivery = tuple[str, int, Batch]
 """A region, one of its ports, and rows for it."""
@@ -156,7 +158,8 @@ class DataflowWorld:
         """Settle what these regions have gathered, wherever it moves meanwhile, and send on what has come out."""
         while waiting := [(worker, name) for worker in self.workers for name in regions if worker[name].waiting]:
             worker, name = self._rng.choice(waiting)
-            _, keys = worker[name].settle_in_parts(self._rng.randint(1, self._settled_max))
+            most = max(self._settled_max, worker[name].waiting // PIECES_MIN)
+            _, keys = worker[name].settle_in_parts(self._rng.randint(1, most))
             self.parts += len(keys)
             self._maybe_move()
         sent: list[list[Delivery]] = []
