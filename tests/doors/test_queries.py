@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from doors_kit import KEYS, NO_TEXTS, ODD_ROWS, KeptRows
@@ -45,6 +46,14 @@ NAMED: list[tuple[str, str, set[tuple[Any, ...]] | None]] = [
     ("totals", "SELECT * FROM totals t JOIN routes r ON t.customer = r.origin WHERE t.customer = 'ada'", {("ada",)}),
     ("totals", "SELECT * FROM routes r LEFT JOIN totals t ON t.customer = r.origin WHERE t.customer IS NULL", None),
 ]
+
+
+@pytest.mark.smoke
+def test_the_first_rows_are_those_with_nulls_if_these_go_first() -> None:
+    """Of the oldest DuckDB that is taken, too: earlier ones left the others out."""
+    rows = pa.table({"n": pa.array([3, None, 1, 2], pa.int64())})
+    found = duckdb.from_arrow(rows).query("rows", "SELECT n FROM rows ORDER BY n NULLS FIRST LIMIT 2").fetchall()
+    assert found == [(None,), (1,)]
 
 
 @pytest.mark.parametrize(("view", "text", "keys"), NAMED, ids=[text for _, text, _ in NAMED])
