@@ -15,7 +15,7 @@ from upriver.lake.collection import GRACE_S
 from upriver.logs import warn_caller
 from upriver.net.remote import check_token
 from upriver.net.server import listen_at
-from upriver.net.tls import TlsIdentity
+from upriver.net.tls import TlsIdentity, is_content
 from upriver.plan.retention import interval_us
 
 CHECKPOINT_INTERVAL_S = 60.0
@@ -234,6 +234,8 @@ def token_in(path: FilePath) -> str:
 
 def _file(what: str, given: FilePath) -> Path:
     """An absolute path of a file that can be read."""
+    if is_content(given):
+        raise DeclarationError(f"{what}: give the path of the file, not what the file has")
     path = Path(some_text(what, os.fspath(given)) if isinstance(given, str | os.PathLike) else some_text(what, given))
     try:
         path.open("rb").close()

@@ -24,7 +24,7 @@ from relay_kit import Relay
 from server_kit import SECONDS_MAX, SECRET, TOKEN, calls_server, client_of, keys_of, peer_of
 from tls_kit import AUTHORITY, IDENTITY, OWN, OWN_KEY, client_trust, issued, tls_sockets
 
-from upriver.errors import AccessDenied, ClusterError, UserError, WorkerLost
+from upriver.errors import AccessDenied, ClusterError, DeclarationError, UserError, WorkerLost
 from upriver.net.byte_stream import ByteStream
 from upriver.net.channel import ChannelEnd, ChannelLimits, open_channel
 from upriver.net.frames import PIECE_BYTES_MAX
@@ -34,6 +34,7 @@ from upriver.net.remote import Connection, Remote
 from upriver.net.server import Calls, Server
 from upriver.net.tls import HANDSHAKE_BYTES_MAX, RECEIVE_BYTES, RECORD_BYTES, TlsIdentity, TlsSocket, TlsTrust
 from upriver.net.wire import Message
+from upriver.options import Tls
 
 KEY_LINE = OWN_KEY.read_text().splitlines()[1]
 
@@ -64,7 +65,7 @@ def test_a_client_names_what_it_trusts(server: Server, given: object) -> None:
     ("given", "message"),
     [
         ("absent.pem", "tls='absent.pem': cannot be read: No such file"),
-        (b"PEM", "tls=b'PEM': there are no certificates as PEM in it"),
+        (b"PEM", "tls=<bytes>: there are no certificates as PEM in it"),
         (OWN_KEY, "key.pem': there are no certificates as PEM in it"),
         (False, "tls=False: give the file with the certificates to trust"),
         ("", "tls='': give the file"),
@@ -158,6 +159,16 @@ def test_another_good_certificate_on_the_way_is_noticed() -> None:
         ping(Remote.parse(middle.address, TOKEN, AUTHORITY))
     with calls_server(tls=issued("issued")) as server, Terminating(issued("issued"), server.address) as middle:
         ping(Remote.parse(middle.address, TOKEN, AUTHORITY))  # a holder of the key is the app
+
+
+def test_a_key_in_place_of_a_file_is_in_no_message() -> None:
+    content = OWN_KEY.read_bytes()
+    for given in (content, bytearray(content), content.decode(), [content.decode()]):
+        with pytest.raises(UserError, match="tls=<") as told:
+            Remote.parse("localhost:80", TOKEN, given)
+        with pytest.raises(DeclarationError, match="Tls: key: give the path of the file") as refused:
+            Tls(certificate=OWN, key=given)
+        assert not [error for error in (told, refused) if KEY_LINE[:40] in str(error.value)]
 
 
 def test_a_key_is_in_no_text_and_goes_whole_in_a_pickle() -> None:

@@ -167,7 +167,14 @@ def _given_roots(given: object) -> bytes | None:
         raise UserError(f"tls={_short(given)}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
+def is_content(given: object) -> bool:
+    """Whether that is what a file has, in place of its path. It may be a private key, so no message repeats it."""
+    return isinstance(given, bytes | bytearray) or _PEM in repr(given)
+
+
 def _short(given: object) -> str:
+    if is_content(given):
+        return "<bytes>" if isinstance(given, bytes | bytearray) else "<PEM>"
     return f"{os.fspath(given) if isinstance(given, os.PathLike) else given!r:.200}"
 
 
