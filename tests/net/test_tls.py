@@ -171,6 +171,21 @@ def test_a_key_in_place_of_a_file_is_in_no_message() -> None:
         assert not [error for error in (told, refused) if KEY_LINE[:40] in str(error.value)]
 
 
+def test_what_is_trusted_goes_to_spark_without_what_stands_beside_it() -> None:
+    beside = b"# Autorit\xe9\n" + OWN_KEY.read_bytes() + OWN.read_bytes() + AUTHORITY.read_bytes()
+    app = replace(IDENTITY, roots=beside)
+    app.check()
+    for trust in (app.client_trust, TlsTrust.of_client(beside, "127.0.0.1")):
+        assert trust.roots is not None
+        roots = trust.roots.decode("ascii")
+        assert KEY_LINE not in roots
+        assert roots.count("-----BEGIN") == 2
+        with calls_server(tls=app) as server:
+            ping(Remote.parse(server.address, TOKEN, TlsTrust(roots.encode(), None)))
+    with pytest.raises(UserError, match="there are no certificates as PEM"):
+        TlsTrust.of_client(AUTHORITY.read_bytes() + OWN.read_bytes()[:300], "127.0.0.1")
+
+
 def test_a_key_is_in_no_text_and_goes_whole_in_a_pickle() -> None:
     keys = keys_of(IDENTITY)
     for shown in (keys, peer_of("host:1", IDENTITY), client_of("host:1", IDENTITY), IDENTITY, IDENTITY.trust):
@@ -231,6 +246,16 @@ def test_a_stranger_has_no_more_time_for_two_handshakes() -> None:
         now[0] = 60.0
         ping(client_of(server.address, IDENTITY))  # the admission looks at the time
         assert stranger.recv(1 << 16) == b""
+
+
+def test_a_server_that_says_a_little_more_and_more_has_no_more_time() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"\x16\x03\x03\x40\x00")  # of a record that is not over when the time is
+        with pytest.raises(TimeoutError):
+            TlsSocket.of_caller(ours, client_trust(), time.monotonic())
+        assert theirs.recv(RECORD_BYTES)
+        assert ours.recv(RECORD_BYTES, socket.MSG_DONTWAIT)  # was not even read
 
 
 # Reading and writing

@@ -11,6 +11,7 @@ certificate must name the host that the client was given (net.certificates_are_c
 
 import hashlib
 import os
+import re
 import socket
 import ssl
 import struct
@@ -45,6 +46,9 @@ _HANDSHAKE = 0x16
 _PLAIN_GREETING = b"upriver"
 """The first bytes of a server without TLS."""
 _PEM = "-----BEGIN "
+_CERTIFICATE = re.compile(
+    rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----.*?(?:-----END [A-Z0-9 ]*-----|\Z)", re.DOTALL
+)
 _TIME = struct.Struct("ll")
 _ANY_PURPOSE = bytes.fromhex("3016 3014 06082b06010505070301 06082b06010505070302")
 """What OpenSSL takes behind a certificate that it is to trust at both ends, whatever purposes the certificate names."""
@@ -117,7 +121,7 @@ class TlsIdentity:
     @property
     def _trusted(self) -> bytes:
         if self.roots is not None:
-            return self.roots
+            return _certificates(self.roots)
         # A certificate that names servers alone, as public authorities issue them, is shown by callers, too.
         trusted = ssl.DER_cert_to_PEM_cert(self.certificate + _ANY_PURPOSE)
         return trusted.replace(" CERTIFICATE-", " TRUSTED CERTIFICATE-").encode()
@@ -136,7 +140,8 @@ class TlsTrust:
     def of_client(cls, given: object, host: str) -> Self:
         """As ``connect(tls=...)`` takes it: PEM, a path of a file with it, or True for the system's roots; the text
         ``true`` stands for True. host: of the app's address. Raises UserError."""
-        trust = cls(_given_roots(given), host.strip("[]").partition("%")[0])
+        roots = _given_roots(given)
+        trust = cls(None if roots is None else _certificates(roots), host.strip("[]").partition("%")[0])
         try:
             trust.context()
         except (OSError, ValueError):
@@ -186,6 +191,12 @@ def certificate_in(pem: bytes) -> bytes:
     if not (found and ended):
         raise ValueError("there is no certificate")
     return ssl.PEM_cert_to_DER_cert(begin + body + end)
+
+
+def _certificates(pem: bytes) -> bytes:
+    """The certificates of a text alone: what is trusted goes to Spark as an option, where no private key that stands
+    beside them may be, and where all is text. A certificate that is cut short stays, so that OpenSSL refuses it."""
+    return b"\n".join(_CERTIFICATE.findall(pem)) + b"\n"
 
 
 def binding_of(certificate: bytes) -> bytes:
@@ -266,7 +277,9 @@ class TlsSocket:
         """
         made = cls(connected, trust.context(), trust.host, is_server=False)
         while not made._goes_on():
-            connected.settimeout(max(0.001, give_up_at - time.monotonic()))
+            if (left := give_up_at - time.monotonic()) <= 0:  # also of a server that always says a little more
+                raise TimeoutError
+            connected.settimeout(left)
             made._hear_handshake(connected.recv(RECORD_BYTES))
         return made
 
