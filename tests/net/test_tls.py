@@ -20,7 +20,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from channel_kit import HELLO, Hub, Recorder
-from relay_kit import Relay
+from relay_kit import Relay, copied, copy_both
 from server_kit import SECONDS_MAX, SECRET, TOKEN, calls_server, client_of, keys_of, peer_of
 from tls_kit import AUTHORITY, IDENTITY, OWN, OWN_KEY, client_trust, issued, tls_sockets
 
@@ -32,7 +32,15 @@ from upriver.net.gate import CallerGate, Places
 from upriver.net.handshake import Purpose
 from upriver.net.remote import Connection, Remote
 from upriver.net.server import Calls, Server
-from upriver.net.tls import HANDSHAKE_BYTES_MAX, RECEIVE_BYTES, RECORD_BYTES, TlsIdentity, TlsSocket, TlsTrust
+from upriver.net.tls import (
+    HANDSHAKE_BYTES_MAX,
+    PLAIN_BYTES,
+    RECEIVE_BYTES,
+    RECORD_BYTES,
+    TlsIdentity,
+    TlsSocket,
+    TlsTrust,
+)
 from upriver.net.wire import Message
 from upriver.options import Tls
 
@@ -43,6 +51,16 @@ KEY_LINE = OWN_KEY.read_text().splitlines()[1]
 def server() -> Iterator[Server]:
     with calls_server(tls=IDENTITY) as running:
         yield running
+
+
+@pytest.fixture
+def openssl() -> str:
+    """The command of another implementation."""
+    if (command := shutil.which("openssl")) is None:
+        pytest.skip("openssl is not installed")
+    if not subprocess.run([command, "version"], capture_output=True, text=True).stdout.startswith("OpenSSL"):
+        pytest.skip("this openssl lacks options")
+    return command
 
 
 def ping(remote: Remote) -> None:
@@ -167,7 +185,7 @@ def test_a_key_in_place_of_a_file_is_in_no_message() -> None:
         with pytest.raises(UserError, match="tls=<") as told:
             Remote.parse("localhost:80", TOKEN, given)
         with pytest.raises(DeclarationError, match="Tls: key: give the path of the file") as refused:
-            Tls(certificate=OWN, key=given)
+            Tls(certificate=OWN, key=given)  # type: ignore[arg-type]
         assert not [error for error in (told, refused) if KEY_LINE[:40] in str(error.value)]
 
 
@@ -246,6 +264,53 @@ def test_a_stranger_has_no_more_time_for_two_handshakes() -> None:
         now[0] = 60.0
         ping(client_of(server.address, IDENTITY))  # the admission looks at the time
         assert stranger.recv(1 << 16) == b""
+
+
+class Padded(Relay):
+    """Passes on what a caller pads: it is told byte by byte, so that each is a record."""
+
+    def __init__(self, target: str) -> None:
+        self.heard: queue.Queue[int] = queue.Queue()
+        """Bytes that have come of the caller; 0 at its end."""
+        super().__init__()
+        self.target = target
+
+    def pass_on(self, caller: socket.socket, app: socket.socket) -> None:
+        copy_both(caller, app, self._counted, copied)
+
+    def _counted(self, source: socket.socket) -> Iterator[bytes]:
+        try:
+            for some in copied(source):
+                yield some
+                self.heard.put(len(some))
+        finally:
+            self.heard.put(0)
+
+
+def test_a_stranger_whose_records_have_hardly_any_content_is_dropped(openssl: str) -> None:
+    gate = CallerGate(clock=lambda: 0.0)
+    with Server(keys_of(IDENTITY), {Purpose.CALLS: Calls()}, gate=gate) as server, Padded(server.address) as relay:
+        command = [openssl, "s_client", "-connect", relay.address, "-CAfile", str(OWN), "-quiet"]
+        with subprocess.Popen(
+            [*command, "-record_padding", str(PLAIN_BYTES)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as stranger:
+            assert stranger.stdin is not None
+            told = 0
+            with suppress(BrokenPipeError):
+                for _ in range(HANDSHAKE_BYTES_MAX // PLAIN_BYTES):
+                    stranger.stdin.write(b"x")
+                    stranger.stdin.flush()
+                    told += PLAIN_BYTES
+                    while told > 0 and (came := relay.heard.get(timeout=SECONDS_MAX)):
+                        told -= came
+            try:
+                stranger.wait(SECONDS_MAX)  # the server has closed the connection
+            finally:
+                stranger.kill()
+        ping(client_of(server.address, IDENTITY))
 
 
 def test_a_server_that_says_a_little_more_and_more_has_no_more_time() -> None:
@@ -343,6 +408,27 @@ def test_nothing_decrypted_stays_behind_where_a_loop_waits_for_the_descriptor() 
     theirs.close()
 
 
+def test_records_without_content_do_not_keep_a_loop() -> None:
+    """A server's tickets, of which ours makes none, are as good as a caller's new keys."""
+    context = IDENTITY.server_context()
+    context.num_tickets = 200
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        connected = socket.create_connection(listener.getsockname())
+        near = TlsSocket.of_server(listener.accept()[0], context)
+        calling = pool.submit(TlsSocket.of_caller, connected, IDENTITY.trust, time.monotonic() + SECONDS_MAX)
+        assert near.shake_hands()
+        ours = ByteStream(calling.result())
+    ours.unblock()
+    assert ours.read_at_once(1) is None
+    assert select.select((ours.fileno,), (), (), 0)[0], "the loop has had its turn before the next part is read"
+    near.sendall(b"content")
+    while (came := ours.read_at_once(RECEIVE_BYTES)) is None:
+        select.select((ours.fileno,), (), (), SECONDS_MAX)
+    assert came == b"content"
+    near.close()
+    ours.close()
+
+
 def test_a_part_of_a_record_gives_no_more_time() -> None:
     near, far = tls_sockets()
     below, record = far.detach(bytes(1_000))
@@ -373,13 +459,10 @@ def test_what_was_changed_on_the_way_is_not_read() -> None:
     below.close()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_keys_are_updated_while_both_ends_write() -> None:
+def test_keys_are_updated_while_both_ends_write(openssl: str) -> None:
     """Another implementation's caller asks for new keys: letter K of its commands."""
-    if not subprocess.run(["openssl", "version"], capture_output=True, text=True).stdout.startswith("OpenSSL"):
-        pytest.skip("this openssl has no such command")
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        command = ["openssl", "s_client", "-connect", f"127.0.0.1:{listener.getsockname()[1]}", "-CAfile", str(OWN)]
+        command = [openssl, "s_client", "-connect", f"127.0.0.1:{listener.getsockname()[1]}", "-CAfile", str(OWN)]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as other:

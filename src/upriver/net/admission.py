@@ -2,7 +2,8 @@
 
 One thread accepts connections and reads their hellos (:mod:`.handshake`), which have a fixed size. A caller that is not
 authenticated yet costs one descriptor and at most ``HELLO`` bytes, for as long as the gate (:mod:`.gate`) allows. A
-handshake of TLS goes before that, in the same time, on the same thread, in at most ``HANDSHAKE_BYTES_MAX`` bytes.
+handshake of TLS goes before that, in the same time, on the same thread. Encrypted, both together have at most
+``HANDSHAKE_BYTES_MAX`` bytes.
 """
 
 import selectors
@@ -31,7 +32,7 @@ from upriver.net.handshake import (
     nonce,
     read_hello,
 )
-from upriver.net.tls import PlainCaller, TlsSocket
+from upriver.net.tls import HANDSHAKE_BYTES_MAX, PlainCaller, TlsSocket
 
 GOODBYE_S_MAX = 2.0
 """Seconds that a stopping server waits for its threads."""
@@ -88,6 +89,11 @@ class _PendingCaller:
         """What to wait for."""
         is_held_up = isinstance(self.connection, TlsSocket) and self.connection.unsent
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if is_held_up else 0)
+
+    @property
+    def has_said_too_much(self) -> bool:
+        """Whether its bytes, encrypted, are more than a handshake and a hello can have: records may have no content."""
+        return isinstance(self.connection, TlsSocket) and self.connection.heard_bytes > HANDSHAKE_BYTES_MAX
 
     @property
     def lacks_certificate(self) -> bool:
@@ -196,11 +202,13 @@ class CallerAdmission:
         try:
             more = pending.connection.recv(HELLO.size - len(pending.hello))
         except BlockingIOError:
+            if pending.has_said_too_much:
+                self._drop(pending)
             return
         except OSError:
             more = b""
         pending.hello += more
-        if not more:
+        if not more or pending.has_said_too_much:
             self._drop(pending)
         elif len(pending.hello) == HELLO.size:
             self._decide(pending)

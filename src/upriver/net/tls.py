@@ -35,7 +35,7 @@ RECORD_BYTES = PLAIN_BYTES + 512
 ENCRYPT_BYTES = 1 << 16
 """Bytes that are encrypted at a time: the lock is held for no longer."""
 HANDSHAKE_BYTES_MAX = 1 << 16
-"""Bytes of the other end's handshake."""
+"""Encrypted bytes of a caller before it has proved what it is, and of a server's handshake."""
 UNANSWERED_BYTES_MAX = 1 << 14
 """Bytes that TLS itself wants to answer, while this end writes nothing."""
 CONTEXTS_MAX = 32
@@ -260,7 +260,8 @@ class TlsSocket:
         """How many bytes of the next write they are. The writer's."""
         self._idle_s: float | None = None
         """Seconds that a read waits, if the system's own limit says so."""
-        self._handshake_bytes = 0
+        self.heard_bytes = 0
+        """Encrypted bytes that have come."""
 
     # The handshake
 
@@ -305,13 +306,13 @@ class TlsSocket:
     def _hear_handshake(self, came: bytes) -> None:
         if not came:
             raise ConnectionError("closed in the handshake of TLS")
-        if not self._handshake_bytes:
+        if not self.heard_bytes:
             if self._tls.server_side and came[0] != _HANDSHAKE:
                 raise PlainCaller("it does not speak TLS")
             if not self._tls.server_side and came.startswith(_PLAIN_GREETING):
                 raise PlainServer("it does not speak TLS")
-        self._handshake_bytes += len(came)
-        if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
+        self.heard_bytes += len(came)
+        if self.heard_bytes > HANDSHAKE_BYTES_MAX:
             raise ConnectionError(f"a handshake of TLS of more than {HANDSHAKE_BYTES_MAX:,} bytes")
         self._incoming.write(came)
 
@@ -413,6 +414,7 @@ class TlsSocket:
         return self._socket.recv(max(RECORD_BYTES, min(bytes_max, RECEIVE_BYTES) - self._incoming.pending))
 
     def _decrypted_of(self, came: bytes, bytes_max: int) -> bytes | None:
+        self.heard_bytes += len(came)
         with self._lock:
             if came:
                 self._incoming.write(came)
@@ -444,8 +446,11 @@ class TlsSocket:
         return bool(self._tls.pending() or self._incoming.pending or self._incoming.eof)
 
     def _check_time(self, began: float) -> None:
-        """A part of a record has come: the reader's time does not begin anew."""
+        """A part of a record has come, or records without content: the reader's time does not begin anew, and a reader
+        that does not wait does not read on either, since the other end can send those as fast as this one reads."""
         limit = self._socket.gettimeout()
+        if limit == 0:
+            raise BlockingIOError("no content has come yet")
         if limit and time.monotonic() > began + limit:
             raise TimeoutError("no whole record of TLS has come in time")
         if self._idle_s is not None and time.monotonic() > began + self._idle_s:
