@@ -65,6 +65,19 @@ def test_what_is_written_comes_whatever_its_size(pair: Pair, size: int) -> None:
     ours.close()
 
 
+def test_an_end_that_says_no_more_is_still_answered(pair: Pair) -> None:
+    ours, theirs = pair()
+    ours.write(b"question")
+    ours.end_writing()
+    assert theirs.take(8) == b"question"
+    assert theirs.is_at_end()
+    theirs.write(b"answer")
+    ours.wait_at_most(SECONDS_MAX)
+    assert ours.take(6) == b"answer"
+    theirs.close()
+    ours.close()
+
+
 def test_parts_that_are_written_together_come_one_behind_the_other(pair: Pair) -> None:
     ours, theirs = pair()
     parts = (b"head", b"", memoryview(bytes(range(256)) * 20_000), memoryview(b"end" * 500_000))

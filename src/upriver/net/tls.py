@@ -220,6 +220,7 @@ def _caller_context(trust: TlsTrust) -> ssl.SSLContext:
 def _context(protocol: int) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF  # it is the end of what comes alone: this end may go on to write
     return context
 
 
