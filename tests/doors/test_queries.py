@@ -51,8 +51,9 @@ NAMED: list[tuple[str, str, set[tuple[Any, ...]] | None]] = [
 @pytest.mark.smoke
 def test_the_first_rows_are_those_with_nulls_if_these_go_first() -> None:
     """Of the oldest DuckDB that is taken, too: earlier ones left the others out."""
-    rows = pa.table({"n": pa.array([3, None, 1, 2], pa.int64())})
-    found = duckdb.from_arrow(rows).query("rows", "SELECT n FROM rows ORDER BY n NULLS FIRST LIMIT 2").fetchall()
+    with duckdb.connect() as connection:
+        connection.register("rows", pa.table({"n": pa.array([3, None, 1, 2], pa.int64())}))
+        found = connection.execute("SELECT n FROM rows ORDER BY n NULLS FIRST LIMIT 2").fetchall()
     assert found == [(None,), (1,)]
 
 
