@@ -12,7 +12,7 @@ from simulator.icadd_scenario import mended
 from simulator.icadd_world import LATE_TRIGGER
 from simulator.redistribute_campaign import redistribute_campaign
 
-RUNS, DRAWN_RUNS, SOAK_RUNS = 120, 400, 20_000
+RUNS, DRAWN_RUNS, SOAK_RUNS = 120, 200, 20_000
 
 CAMPAIGNS: dict[str, Callable[..., dict[str, Any]]] = {"icadd": icadd_campaign, "redistribute": redistribute_campaign}
 OF_BOTH = (

@@ -14,6 +14,16 @@ QUICK = {
     "redistribute": ("tiny", "bounced", "quiet", "one origin", "second operator", "abort two keys"),
 }
 """Cases of few states. The others take a second or more each."""
+MANY = ("graph of new key", "cross", "slow", "up and down", "two regions")
+"""Cases of so many states that the soak alone searches them."""
+
+
+def marks_of(protocol: str, name: str) -> tuple[pytest.MarkDecorator, ...]:
+    if name in MANY:
+        return (pytest.mark.long,)
+    return () if name in QUICK[protocol] else (pytest.mark.verify,)
+
+
 PROTOCOLS: dict[str, tuple[Rulebook, tuple[Scenario, ...]]] = {
     "icadd": (mended(), SMALL_CASES),
     "redistribute": (redistribute_rulebook(), (*SMALL_CASES, *REDISTRIBUTE_CASES)),
@@ -27,7 +37,7 @@ PROTOCOLS: dict[str, tuple[Rulebook, tuple[Scenario, ...]]] = {
             protocol,
             case,
             id=f"{protocol}-{case.name}".replace(" ", "_"),
-            marks=() if case.name in QUICK[protocol] else pytest.mark.verify,
+            marks=marks_of(protocol, case.name),
         )
         for protocol, (_, cases) in PROTOCOLS.items()
         for case in cases

@@ -189,7 +189,9 @@ def test_rows_on_which_a_map_fails_are_set_aside_and_few_rows_are_kept(spark: An
     assert kinds.count("insert") - kinds.count("delete") == sum(min(len(each), 2) for each in good.values()) > 0
 
 
-@pytest.mark.parametrize("keep", [{}, {"keep": 0}], ids=["kept", "feeding alone"])
+@pytest.mark.parametrize(
+    "keep", [pytest.param({}, marks=pytest.mark.long, id="kept"), pytest.param({"keep": 0}, id="feeding alone")]
+)
 def test_a_map_calls_its_function_once_for_all_that_read_it(spark: Any, tmp_path: Path, keep: dict[str, Any]) -> None:
     calls = str(tmp_path / "calls")
 

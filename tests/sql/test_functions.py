@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from awkward_rows import numbers, rows
 from random_guards import NESTED, POSITIONS, casts_taken, draws, expressions, guarded
+from soak import chance
 from sql_kit import local_view, spec
 
 from upriver.sql.expressions import RULES
@@ -41,8 +42,10 @@ def test_each_is_drawn_in_each_position() -> None:
 
 
 def test_what_is_drawn_can_be_declared() -> None:
+    """One expression of each construct, a quarter of them, which the commit chooses."""
     rng = Random(1)
     some = dict(islice(draws(rng), 3000))
     assert some.keys() == expressions().keys()
-    for construct, position in some.items():
-        assert local_view(guarded(rng, construct, position), *TABLES).relation.schema.names
+    texts = [guarded(rng, construct, position) for construct, position in some.items()]
+    for text in chance().sample(texts, len(texts) // 4):
+        assert local_view(text, *TABLES).relation.schema.names
