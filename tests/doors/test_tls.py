@@ -178,7 +178,7 @@ def test_flight_over_tls(certificate: Tls) -> None:
         (CHAIN, FILES / "locked_key.pem", r"Tls\(key=.*locked_key.pem'.: the key has a password"),
         (KEY, KEY, "are not a certificate and a private key as PEM"),
         (CHAIN, CHAIN, "are not a certificate and a private key as PEM"),
-        (b"-----BEGIN", KEY, r"Tls: certificate=b'-----BEGIN': give a text"),
+        (b"-----BEGIN", KEY, r"Tls: certificate: give the path of the file, not what the file has"),
     ],
 )
 def test_files_that_cannot_be_used_are_refused(chain: Any, key: Any, message: str) -> None:
