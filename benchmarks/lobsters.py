@@ -94,7 +94,7 @@ def _measure(
     """One way of keeping the views. The memory is that which workers take beyond what they took with no rows."""
     budget = options.budget_mb << 20 if partial and options.budget_mb is not None else None
     with HandFedApp(spark, directory / "lake", options.workers, site_views(partial), budget) as app:
-        pids = worker_pids(options.workers)
+        pids = worker_pids(app)
         empty = memory_of(pids)
         for table, rows in site.rows.items():
             for first in range(0, rows.num_rows, LOAD_ROWS_MAX):

@@ -78,7 +78,7 @@ def measure_serving(options: ServingOptions, say: Any = print) -> dict[str, Any]
                 redis=False,
                 view=VIEW,
                 keys=options.keys,
-                pids=list(worker_pids(options.workers)),
+                pids=worker_pids(app),
                 ways=ways(options.lookups),
             )
             say("lookups at rest")

@@ -119,7 +119,7 @@ def _measure_way(spark: SparkSession, options: VoteOptions, way: VoteWay, direct
     budget = None if way.budget_mb is None else way.budget_mb << 20
     view = HandFedView(name=VIEW, sql=SQL, key=KEY, tables=(ARTICLE, VOTE), partial=way.partial)
     with HandFedApp(spark, directory / "lake", options.workers, [view], budget) as app:
-        gauge = Gauge(app, VIEW, worker_pids(options.workers))
+        gauge = Gauge(app, VIEW, worker_pids(app))
         empty = gauge.read()
         polls = Polls(app, options.articles + options.unread, options.seed)
         polls.begin()

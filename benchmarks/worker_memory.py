@@ -1,6 +1,5 @@
 """Memory of the processes that workers run in, read from Linux's ``/proc``, beside what they say that they keep."""
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hand_fed import HandFedApp
-from benchmarks.process_tree import process_table
-from upriver.errors import ClusterError
+from benchmarks.recovery_kill import pid_listening
 
 REST_S = 3.0
 """Seconds until workers that have nothing to do have given back what they do not need."""
-GENERATIONS = 3
-"""From a Spark driver to a worker: the JVM, its Python daemon, and what that forks for each task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +68,9 @@ def as_mb(count: int) -> float:
     return round(count / 2**20, 2)
 
 
-def worker_pids(workers: int) -> list[int]:
-    """Of all workers of the Spark session in this process. Raises ClusterError if there are not so many.
-
-    The session must not keep Python workers for later tasks (``spark.python.worker.reuse``).
-    """
-    children: dict[int, list[int]] = {}
-    for process in process_table():
-        children.setdefault(process.parent, []).append(process.pid)
-    pids = [os.getpid()]
-    for _ in range(GENERATIONS):
-        pids = [child for pid in pids for child in children.get(pid, [])]
-    if len(pids) != workers:
-        raise ClusterError(f"{len(pids)} processes look like workers, of which there are {workers}")
-    return pids
+def worker_pids(app: HandFedApp) -> list[int]:
+    """Of all workers of the app. Raises ClusterError if one of them is not up."""
+    return [pid_listening(str(worker["address"])) for worker in app.status()["workers"]]
 
 
 def memory_of(pids: Sequence[int]) -> Memory:
