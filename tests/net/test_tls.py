@@ -1,4 +1,4 @@
-"""TLS of the native port: what is encrypted, who is trusted, and what a connection of many threads does.
+"""TLS of the native port: secrecy, trust, and a connection of many threads.
 
 Rules net.no_silent_plain_text, net.certificates_are_checked, net.proofs_cover_the_certificate.
 """
@@ -409,7 +409,7 @@ def test_nothing_decrypted_stays_behind_where_a_loop_waits_for_the_descriptor() 
 
 
 def test_records_without_content_do_not_keep_a_loop() -> None:
-    """A server's tickets, of which ours makes none, are as good as a caller's new keys."""
+    """Another server sends tickets, and they serve as well as a caller's new keys. Ours sends none."""
     context = IDENTITY.server_context()
     context.num_tickets = 200
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:

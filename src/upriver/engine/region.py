@@ -442,7 +442,7 @@ class Region:
 
     def settle_in_parts(self, rows_max: int) -> tuple[int, Hashes]:
         """As :meth:`settle`, but of a key with more rows than that only a part, if the plan allows it. Returns how many
-        gathered rows there were, and the keys of which others still wait. No state of these keys may be shown."""
+        gathered rows there were, and the keys of which others still wait. Do not show the state of these keys."""
         before, most = self.gathered, self._hash_of_row(rows_max)
         fewer = sum(gather.count(most - 1) for gather in self._gathers.values()) if most else 0
         of_key = sum(gather.count(most) for gather in self._gathers.values()) - fewer

@@ -411,7 +411,7 @@ class TlsSocket:
         return len(data)
 
     def _receive(self, bytes_max: int) -> bytes:
-        """Wait for bytes, of which no more are taken than the reader has room for, or than a record has."""
+        """Wait for bytes. This takes no more of them than the reader has room for, or than a record has."""
         return self._socket.recv(max(RECORD_BYTES, min(bytes_max, RECEIVE_BYTES) - self._incoming.pending))
 
     def _decrypted_of(self, came: bytes, bytes_max: int) -> bytes | None:

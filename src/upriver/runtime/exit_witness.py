@@ -66,7 +66,7 @@ class ExitWitness:
             stream, session = dial(remote, Purpose.EXIT, DIAL_S_MAX)
             told = Message(EXITED, {"worker": worker, "life": life, "attempt": attempt})
             connection, notice = stream.detach(joined(encode(told), Seals(session.sends)))
-            with connection:  # of which the witness gets a descriptor of its own
+            with connection:  # the witness gets a descriptor of its own
                 process = os.pidfd_open(os.getpid())
                 try:
                     socket.send_fds(self._witness, [notice], [process, connection.fileno()], socket.MSG_DONTWAIT)

@@ -62,7 +62,7 @@ class Regions:
         self.failed: dict[str, ViewFailure] = dict(event.failed)
         """The failures of views, here or at other workers."""
         self.taken_in_parts = _taken_in_parts(event.plans)
-        """The channels of which a key's rows may come some at a time, if they stay here."""
+        """The channels whose rows of one key may come some at a time, if this worker keeps the key."""
         self.is_clocked = any(plan.is_clocked for plan in event.plans)
         """Whether a view depends on the clock."""
         self._plans = event.plans
@@ -121,7 +121,7 @@ class Regions:
 
     def map_of(self, region: str) -> VnodeMap | None:
         """The map that places the region's keys; ``None`` while they move."""
-        return getattr(self.shards[region].migrator.phase, "map", None)
+        return self.shards[region].vnode_map
 
     def keeps(self, vnode: VnodeId) -> bool:
         """Whether this worker keeps the slice. All regions use one map, except while keys move."""

@@ -60,6 +60,7 @@ from upriver.protocol.strategies import Strategy
 from upriver.state.checkpoint import StateChunk
 from upriver.state.failure import ViewFailure
 from upriver.state.vectors import NO_KEYS, key_set
+from upriver.vnodes import VnodeMap
 from upriver.worker.change_logs import ChangeLogs
 from upriver.worker.failed_region import FailedRegion
 from upriver.worker.migrators import MIGRATORS, Migrator, new_owner
@@ -162,6 +163,11 @@ class Shard:
     def keeps_every_key(self) -> bool:
         """Whether all keys of this worker's slices have their state here."""
         return self.partial is None and self.failure is None
+
+    @property
+    def vnode_map(self) -> VnodeMap | None:
+        """The map that places the region's keys; ``None`` while they move."""
+        return getattr(self.migrator.phase, "map", None)
 
     @property
     def can_give(self) -> bool:
@@ -441,7 +447,7 @@ class Shard:
 
     def _settle(self, epoch: Epoch, rows_max: int) -> int:
         """Take in about so many rows; those of a key in parts, unless it may move (worker.moving_keys_whole)."""
-        keys_stay = getattr(self.migrator.phase, "map", None) is not None or not self._rules.worker_moving_keys_whole
+        keys_stay = self.vnode_map is not None or not self._rules.worker_moving_keys_whole
         if not keys_stay or not isinstance(self.region, Region):
             return self.region.settle(rows_max)
         settled, keys = self.region.settle_in_parts(rows_max)
