@@ -25,7 +25,8 @@ from soak import drawn_seed, examples
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import CorruptFile, ProtocolError, UpriverError
-from upriver.ids import Epoch, Term, VnodeId
+from upriver.hashing import HASH64_MAX
+from upriver.ids import Epoch, Hash64, Term, VnodeId
 from upriver.lake.checkpoints import checkpoint_path, load
 from upriver.lake.lake import Lake, OwnedLake, _with_seal, address_path, epoch_path
 from upriver.lake.runs import UNASKED_BYTES_MAX, VerifiedFile
@@ -89,19 +90,21 @@ class Several:
     name: str | None
     ends: tuple[tuple[int, str], ...]
     of: dict[str, int]
+    hash: Hash64
 
 
-GOOD = Several(1, 0.5, None, ((1, "a"),), {"v": 2})
+GOOD = Several(1, 0.5, None, ((1, "a"),), {"v": 2}, Hash64(HASH64_MAX))
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        *(("whole", value) for value in (True, 1.0, "1", None, 1 << 64, -(1 << 63) - 1)),
+        *(("whole", value) for value in (True, 1.0, "1", None, 1 << 63, -(1 << 63) - 1)),
         *(("share", value) for value in (float("nan"), float("inf"), "1", 10**400, False)),
         *(("name", value) for value in (1, b"x")),
         *(("ends", value) for value in ("a", ((1,),), ((1, 2),), (("a", "a"),))),
         *(("of", value) for value in ("a", {"v": "2"}, {"v": None})),
+        *(("hash", value) for value in (-1, 1 << 64, "1", None)),
     ],
     ids=repr,
 )
@@ -178,7 +181,7 @@ def test_a_length_that_a_file_does_not_have_takes_no_memory() -> None:
                 VerifiedFile(replace(RUN, bytes=claimed, block_bytes=block_bytes), lambda _: 500)
 
 
-@pytest.mark.parametrize("span", [[0, 1 << 50, 1, 2, "x"], [-1, 5, 1, 2, "x"], [0, 0, 1, 2, "x"], [0, 5, 1, None, "x"]])
+@pytest.mark.parametrize("span", [[0, 1 << 50, 1, 2, "x"], [-1, 5, 1, 2, "x"], [0, 0, 1, 2, "x"], [0, 5, 1, None, "x"], [0, 5, 1, -2, "x"]])
 def test_a_checkpoint_s_spans_lie_in_its_file(tmp_path: Path, span: list[Any]) -> None:
     for lake in a_lake(tmp_path):
         take(lake, 5, None, FIRST)

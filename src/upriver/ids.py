@@ -2,6 +2,9 @@
 
 from typing import NewType
 
+Hash64 = NewType("Hash64", int)
+"""Where a key is among all keys: its XXH64, without a sign."""
+
 Epoch = NewType("Epoch", int)
 """One committed micro-batch. Dense and totally ordered from 1; 0 means "nothing yet"."""
 

@@ -10,17 +10,22 @@ from functools import cache
 from types import UnionType
 from typing import Any, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from upriver.ids import Hash64
+
 Record = TypeVar("Record")
 Holds = Callable[[Any], bool]
 """Whether a value is one of some type."""
 
-WHOLE_MIN, WHOLE_MAX = -(1 << 63), (1 << 64) - 1
-"""Whole numbers of a record: those that a column of 64 bits may have, with a sign or without."""
+WHOLE = range(-(1 << 63), 1 << 63)
+"""Whole numbers of a record: those that a column of 64 bits may have."""
+
+HASHES = range(1 << 64)
+"""Hashes of keys, which have no sign."""
 
 
 def typed(record: Record) -> Record:
     """The same record, a dataclass. Raises ValueError unless each of its fields has a value of the field's type: whole
-    numbers of 64 bits, finite numbers, texts."""
+    numbers of 64 bits, hashes without a sign, finite numbers, texts."""
     kind: Any = type(record)
     for name, holds in _checks(kind):
         value = getattr(record, name)
@@ -37,12 +42,14 @@ def _checks(kind: Any) -> tuple[tuple[str, Holds], ...]:
 
 def _holds(kind: Any) -> Holds:
     origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Hash64:
+        return lambda value: type(value) is int and value in HASHES
     if isinstance(kind, NewType):
         return _holds(kind.__supertype__)
     if kind is int:
-        return lambda value: type(value) is int and WHOLE_MIN <= value <= WHOLE_MAX
+        return lambda value: type(value) is int and value in WHOLE
     if kind is float:
-        return lambda value: type(value) in (int, float) and abs(value) <= WHOLE_MAX and math.isfinite(value)
+        return lambda value: type(value) in (int, float) and abs(value) <= WHOLE.stop and math.isfinite(value)
     if origin in (Union, UnionType):
         either = [_holds(argument) for argument in arguments]
         return lambda value: any(holds(value) for holds in either)

@@ -11,7 +11,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from upriver.errors import ProtocolError
-from upriver.ids import Epoch, Term
+from upriver.ids import Epoch, Hash64, Term
 from upriver.records import typed
 from upriver.state.runs import CHECKSUM, HASH_COLUMN
 
@@ -53,8 +53,8 @@ class ChangePart:
     checksum: str
     first: Epoch
     last: Epoch
-    start: int
-    end: int
+    start: Hash64
+    end: Hash64
 
     def may_have(self, least: int, most: int) -> bool:
         """Whether a key with a hash64 between these two, both included, may have rows here."""

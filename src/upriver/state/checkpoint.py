@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes
-from upriver.ids import Epoch, VnodeId
+from upriver.ids import Epoch, Hash64, VnodeId
 from upriver.state.failure import ViewFailure
 from upriver.state.vectors import NO_KEYS, Mask, contains, key_set, true_at
 from upriver.vnodes import vnodes_of
@@ -68,8 +68,8 @@ class Span:
 
     offset: int
     length: int
-    least: int
-    most: int
+    least: Hash64
+    most: Hash64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def encode_chunk(chunk: StateChunk, sink: pa.NativeFile) -> Span:
     for batch in (named, *chunk.parts):
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
-    return Span(offset, sink.tell() - offset, int(keys[0]), int(keys[-1]))
+    return Span(offset, sink.tell() - offset, Hash64(int(keys[0])), Hash64(int(keys[-1])))
 
 
 def decode_chunk(encoded: pa.Buffer) -> StateChunk:
