@@ -7,6 +7,7 @@ What a worker does when there is time: upqueries that rest go on when they have 
 import math
 import queue
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,17 +17,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from lookup_kit import KeysAsked, Served
-from machines_kit import FLOW, SEEN, TABLE, VNODES, Seen, assign
+from machines_kit import FLOW, HALVES, KEYS, SEEN, TABLE, VNODES, Seen, announce, assign, meet, owners_with
 from upquery_kit import HERE, Workers, keys_of_worker_0
 
 from upriver.errors import ProtocolError, UpriverError
 from upriver.hashing import Hashes, hash64
 from upriver.ids import WorkerId
 from upriver.lake.lake import LakeRecord, OwnedLake
-from upriver.net.lookups import LookupRequest
+from upriver.net.lookups import LookupConnection, LookupRequest
 from upriver.protocol.lookups import LookupTerms
-from upriver.protocol.messages import ForShare, FromWorker, Retire
-from upriver.protocol.peers import Envelope
+from upriver.protocol.messages import ForShare, FromWorker, Probe, Retire
+from upriver.protocol.peers import Envelope, ForRegion
 from upriver.protocol.worker_events import KeysRead, LookupGivenUp, ShareAction, ShareEvent, ShareHears
 from upriver.runtime.worker_loop import (
     FILL_REST_S_MAX,
@@ -42,6 +43,8 @@ from upriver.worker.worker import WorkerMachine
 LOOKUPS_MAX = 10_000
 """Lookups until one has found the loop at rest; the first one or two do not, if anything."""
 ANSWER_S_MAX = 30.0
+SENT_S_MAX = 5.0
+"""Less than a lookup waits: what is sent with its end has come too late."""
 
 
 class Kept(Seen):
@@ -152,6 +155,55 @@ def test_after_the_loop_has_ended_a_lookup_is_refused(running: Running) -> None:
     running.thread.join(ANSWER_S_MAX)
     with pytest.raises(UpriverError, match="retired"):
         running.lookup("a")
+
+
+class AskedAsATurnEnds:
+    """A client, whose requests come just as the loop has done all its work; and the channels to the peers."""
+
+    def __init__(self, loop: WorkerLoop) -> None:
+        self.sent = queue.SimpleQueue[Envelope]()
+        self._loop = loop
+        self._said = deque[Envelope]()
+        self._requests = deque[LookupRequest]()
+
+    def ask(self, request: LookupRequest) -> None:
+        self._requests.append(request)
+        self._loop.hear(Probe(probe=1))  # it has a turn
+
+    def leave(self, connection: LookupConnection) -> None:
+        self._loop.leave(connection)
+
+    def send(self, to: WorkerId, envelope: Envelope) -> None:
+        self._said.append(envelope)
+
+    def flush(self) -> None:
+        while self._said:
+            self.sent.put(self._said.popleft())
+        while self._requests:
+            self._loop.ask(self._requests.popleft())
+
+
+def test_a_lookup_that_comes_as_a_turn_ends_asks_a_peer_at_once(tmp_path: Path) -> None:
+    with _lake(tmp_path) as lake:
+        machine = WorkerMachine(lambda *_: Kept())
+        machine.step(ForShare(flow=FLOW, message=assign(HALVES)))
+        machine.step(meet(0, 1))
+        machine.step(ForShare(flow=FLOW, message=announce(HALVES, owners_with(HALVES, v3=1))))
+        loop = WorkerLoop(machine, lake, step_budget_s=0.005)
+        client = AskedAsATurnEnds(loop)
+        served, thread = Served(client), threading.Thread(target=loop.run, args=(lambda _: None, print, client))
+        names = pa.RecordBatch.from_arrays([pa.array(KEYS[7][:1], pa.string())], names=["k"])
+        thread.start()
+        with ThreadPoolExecutor(1) as threads:
+            asked = threads.submit(served.look_up, KeysAsked.of("seen", names))
+            sent = client.sent.get(timeout=SENT_S_MAX)
+            assert isinstance(sent.content, ForRegion)
+            loop.hear(Retire())
+            with pytest.raises(UpriverError, match="keeps nothing|retired"):
+                asked.result(ANSWER_S_MAX)
+        thread.join(ANSWER_S_MAX)
+        assert not thread.is_alive()
+        served.stop()
 
 
 def request(number: int) -> LookupRequest:

@@ -505,6 +505,7 @@ class WorkerLoop:
     def _wait(self) -> WorkerEvent | None:
         """Wait for an event, or until it is time to fill keys or to read again; threads with lookups may take the floor
         meanwhile. Raises queue.Empty."""
+        self._flush()  # the lookups that came last may have asked peers
         seconds = min(self._background.due_in_s, self._lake.due_in_s)
         self._floor.rest()
         try:
