@@ -10,7 +10,7 @@ from simulator.oracle import Oracle, Row, rows_in
 from upriver.coordinator.epochs import LoggedVersions
 from upriver.engine.change_kinds import ChangeKind
 from upriver.engine.pending_changes import ChangedRows
-from upriver.ids import Epoch
+from upriver.ids import Epoch, Hash64
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import PublishChanges
 from upriver.protocol.worker_events import WriteChanges
@@ -37,8 +37,9 @@ class FakeChangeLog:
     def _file(self, view: str, changed: ChangedRows) -> ChangePart:
         path = f"{view} {next(self._numbers)}"
         self._files[path] = changed
+        none, at = Epoch(0), Hash64(0)
         return ChangePart(
-            view=view, path=path, rows=len(changed), bytes=0, checksum="", first=Epoch(0), last=Epoch(0), start=0, end=0
+            view=view, path=path, rows=len(changed), bytes=0, checksum="", first=none, last=none, start=at, end=at
         )
 
     def publish(self) -> PublishChanges:

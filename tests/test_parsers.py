@@ -181,8 +181,10 @@ def test_a_length_that_a_file_does_not_have_takes_no_memory() -> None:
                 VerifiedFile(replace(RUN, bytes=claimed, block_bytes=block_bytes), lambda _: 500)
 
 
-@pytest.mark.parametrize("span", [[0, 1 << 50, 1, 2, "x"], [-1, 5, 1, 2, "x"], [0, 0, 1, 2, "x"], [0, 5, 1, None, "x"], [0, 5, 1, -2, "x"]])
-def test_a_checkpoint_s_spans_lie_in_its_file(tmp_path: Path, span: list[Any]) -> None:
+@pytest.mark.parametrize(
+    "span", [[0, 1 << 50, 1, 2, "x"], [-1, 5, 1, 2, "x"], [0, 0, 1, 2, "x"], [0, 5, 1, None, "x"], [0, 5, 1, -2, "x"]]
+)
+def test_a_checkpoint_s_spans_lie_in_its_file_and_among_the_hashes(tmp_path: Path, span: list[Any]) -> None:
     for lake in a_lake(tmp_path):
         take(lake, 5, None, FIRST)
         path = checkpoint_path(PLACE, Epoch(5))

@@ -199,7 +199,7 @@ def test_a_lookup_that_comes_as_a_turn_ends_asks_a_peer_at_once(tmp_path: Path) 
             sent = client.sent.get(timeout=SENT_S_MAX)
             assert isinstance(sent.content, ForRegion)
             loop.hear(Retire())
-            with pytest.raises(UpriverError, match="keeps nothing|retired"):
+            with pytest.raises(UpriverError, match=r"keeps nothing|retired"):
                 asked.result(ANSWER_S_MAX)
         thread.join(ANSWER_S_MAX)
         assert not thread.is_alive()
