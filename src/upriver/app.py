@@ -55,7 +55,7 @@ from upriver.spark.host import use_own_python
 from upriver.spark.leaves import Leaves
 from upriver.spark.loads import OnChange
 from upriver.spark.roots import check_stream_root, checked_root
-from upriver.spark.running_app import AppConfig, RunningApp, changed_map
+from upriver.spark.running_app import AppConfig, RunningApp
 from upriver.spark.runs import TASK_MEMORY
 from upriver.spark.scan import ScanRequest, load_changes
 from upriver.spark.session import check_session, spark_hosts
@@ -611,8 +611,8 @@ class App:
             with progress_shown("start") as told:
                 running.start(seconds("timeout", timeout), told)
             self._running_app = running
-            for name in running.changed_maps:
-                warn_caller(changed_map(name))
+            for text in running.told_of_maps:
+                warn_caller(text)
             self._client = connect_to(running.remote)
             self._leaves.serve(running.leaf_reads)
             if waits:

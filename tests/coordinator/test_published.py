@@ -1,15 +1,18 @@
 """Published epochs, one by one and as segments: what a coordinator opens of them, and for which workers."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from checkpoints_kit import checkpointing, found, happens, restored, want
-from coordinator_kit import BOTH, CHANNEL, came, coordinator, finished, gone, only, published, said
+from checkpoints_kit import checkpointing, flown, found, happens, restored, want
+from coordinator_kit import BOTH, CHANNEL, PLAN, TABLE, came, coordinator, finished, gone, only, published, said
+from stateful_kit import recall_op
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.published import Compacted, PublishedEpochs
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch
+from upriver.plan.plan import DataflowPlan, MapSource, Node, Per
 from upriver.protocol.coordinator_events import (
     EpochPublished,
     ForgetCheckpoints,
@@ -131,6 +134,26 @@ def test_a_checkpoint_that_an_interval_renews_holds_the_horizon() -> None:
     machine = checkpointing(checkpoints=(found(2),))
     happens(machine, *(published(epoch) for epoch in range(1, 10)), *BOTH, restored(1), restored(2))
     happens(machine, *(finished(worker, epoch) for epoch in range(3, 10) for worker in (1, 2)))
+    assert horizon(machine) == 2
+
+
+def counting() -> DataflowPlan:
+    """A view of a stateful map that gets the net changes of each epoch."""
+    (region,) = PLAN.regions
+    map_of_changes = recall_op(TABLE.schema, ("k",), Per.ROW)
+    op = replace(map_of_changes, sources=(MapSource("t", ("k",), changes=True),))
+    return replace(PLAN, regions=(replace(region, nodes=(*region.nodes, Node(op, (0,), op.output))),))
+
+
+def test_epochs_whose_changes_count_are_not_merged_before_there_is_a_checkpoint() -> None:
+    both_through = [event for epoch in (1, 2, 3) for event in flown(epoch)]
+    for plan, expected in ((PLAN, 3), (counting(), 0)):
+        machine = checkpointing(*BOTH, *both_through, plans=(plan,))
+        assert horizon(machine) == expected
+    machine = checkpointing(checkpoints=(found(2),), plans=(counting(),), outgrown=2)
+    happens(machine, *(published(epoch) for epoch in range(1, 10)), *BOTH, restored(1), restored(2))
+    dropped = happens(machine, *(finished(worker, epoch) for epoch in range(3, 10) for worker in (1, 2)))
+    assert only(ForgetCheckpoints, dropped) == []
     assert horizon(machine) == 2
 
 

@@ -54,3 +54,19 @@ def test_a_commit_that_the_disk_denies_is_made_again_and_not_another_one(tmp_pat
     assert len(files.denied) == 1
     assert [(commit.number, commit.through) for commit in ChangeLog(lake).commits()] == [(1, 3), (2, 5)]
     lake.release()
+
+
+def test_the_log_of_a_view_that_may_have_other_rows_begins_anew(tmp_path: Path) -> None:
+    plan = replace(PLAN, full_because="")
+    lake = OwnedLake(str(tmp_path / "lake"), LakeRecord(8, (), {}), {})
+    heard: queue.Queue[CoordinatorEvent] = queue.Queue()
+    publisher = ChangePublisher(lake, [plan])
+    publisher.start(heard.put)
+    begins = PublishChanges(taking=1, at=Epoch(0), views=("sums",), begins=("sums",), parts=())
+    publisher.carry_out(begins, (plan,))
+    assert heard.get(timeout=WAIT_S) == ChangesPublished(taking=1)
+    publisher.stop()
+    goes_on, anew = ChangePublisher(lake, [plan]), ChangePublisher(lake, [plan], anew=["sums"])
+    lake.release()
+    assert (goes_on.found, goes_on.ended) == ({"sums": 0}, {"sums": 0})
+    assert (anew.found, anew.ended) == ({}, {"sums": 0})

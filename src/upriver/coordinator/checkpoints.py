@@ -231,7 +231,7 @@ class CheckpointTaker:
         """Drop the checkpoints if many epochs have ended since the newest, and no worker restores from them
         (checkpoints.kept_while_read): else these epochs would stay apart for as long as no other is taken."""
         flow = self._flow
-        if self._outgrown_epochs is None or not flow.chain or self._taking is not None:
+        if self._outgrown_epochs is None or not flow.chain or self._taking is not None or flow.counts_changes:
             return
         is_read = flow.rules.checkpoints_kept_while_read and not flow.is_complete()
         if not is_read and flow.ledger.through - flow.chain[0] > self._outgrown_epochs:

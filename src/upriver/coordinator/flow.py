@@ -156,6 +156,11 @@ class Flow:
         return f"Flow {self.id} ({', '.join(plan.name for plan in self.views)})"
 
     @property
+    def counts_changes(self) -> bool:
+        """Whether what it computes depends on where one epoch ends and the next begins."""
+        return any(plan.counts_changes for plan in self.plans)
+
+    @property
     def views(self) -> tuple[DataflowPlan, ...]:
         """The plans of those views and stateful maps that are not dropped."""
         gone = self._gone
@@ -444,7 +449,12 @@ class Flow:
 
     def horizon(self, cuts: Collection[Epoch]) -> Epoch:
         """The last epoch that none needs apart from those before it: every worker is through it, and begins again at a
-        later one or at the first. No segment before it waits. cuts: where workers are to stop, or may begin soon."""
+        later one or at the first. No segment before it waits. cuts: where workers are to stop, or may begin soon.
+
+        A map that gets net changes would get others, and give other rows than before, if a worker that begins at the
+        first epoch found some of them merged. So none is merged before there is a checkpoint to begin with."""
+        if self.counts_changes and not self.chain:
+            return BEGINNING
         waits = self.ledger.epochs.first_waiting
         members = [member.finished for member in self.by_worker()]
         known = [self.ledger.through, self.ledger.ended, *self._newest_checkpoint, *self._logged, *members, *cuts]

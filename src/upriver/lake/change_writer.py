@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -102,9 +102,16 @@ class ChangePublisher:
     """Commits changes for one driver. found: the last version of each log that goes on with these views. ended: the
     last version of every log there has ever been."""
 
-    def __init__(self, lake: OwnedLake, plans: Iterable[DataflowPlan], clock: Callable[[], float] = time.time) -> None:
-        """Also removes what no commit names: no worker is writing changes yet. clock: seconds since 1970. Raises
-        CorruptFile."""
+    def __init__(
+        self,
+        lake: OwnedLake,
+        plans: Iterable[DataflowPlan],
+        clock: Callable[[], float] = time.time,
+        *,
+        anew: Collection[str] = (),
+    ) -> None:
+        """Also removes what no commit names: no worker is writing changes yet. clock: seconds since 1970. anew: views
+        that may have other rows than before, so that their logs begin anew. Raises CorruptFile."""
         self._lake = lake
         self._clock = clock
         self._hear: Callable[[CoordinatorEvent], None] | None = None
@@ -118,7 +125,7 @@ class ChangePublisher:
         sweep_changes(lake, log)
         self.ended: Mapping[str, Epoch] = end.ends
         # A log whose last version is within a segment begins anew: later epochs cannot be told from earlier ones.
-        same = [view for view, (_, mark) in end.begins.items() if marks.get(view) == mark]
+        same = [view for view, (_, mark) in end.begins.items() if marks.get(view) == mark and view not in anew]
         if same and end.through and not lake.ends_a_span(end.through):
             same = []
         self.found: Mapping[str, Epoch] = dict.fromkeys(same, end.through)

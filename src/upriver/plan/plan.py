@@ -874,6 +874,12 @@ class DataflowPlan:
         nodes = (node for region in self.regions for node in region.nodes)
         return {node.op.name: node.op.definition for node in nodes if isinstance(node.op, StatefulMapOp)}
 
+    @cached_property
+    def counts_changes(self) -> bool:
+        """Whether a stateful map of it gets the net changes of each epoch: of epochs that are merged it gets fewer."""
+        nodes = (node for region in self.regions for node in region.nodes)
+        return any(source.changes for node in nodes if isinstance(node.op, StatefulMapOp) for source in node.op.inputs)
+
     @property
     def depth(self) -> int:
         """The depth of the deepest region: 0 without exchanges."""

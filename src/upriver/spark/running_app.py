@@ -6,7 +6,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -71,6 +71,7 @@ from upriver.spark.session import (
 )
 from upriver.spark.startup import Startup
 from upriver.spark.tables import Backfill
+from upriver.state.checkpoint import FoundCheckpoints
 from upriver.vnodes import Placement
 from upriver.worker.memory import require_memory
 
@@ -122,6 +123,15 @@ def changed_map(name: str) -> str:
     )
 
 
+def recounted_map(name: str) -> str:
+    """What a start says of a stateful map of changes that begins with merged epochs."""
+    return (
+        f"stateful map {name!r} gets changes, and is computed anew from epochs that the lake has merged since: it gets "
+        "the net changes of all of them at once, so that its rows, and those of what reads it, may differ from before; "
+        "their change logs begin anew"
+    )
+
+
 class RunningApp:
     """One app's running parts. ``start`` once, ``stop`` once."""
 
@@ -156,8 +166,8 @@ class RunningApp:
         self._background: list[ClockTicks | Compactor | ChangeUpkeep] = []
         """What goes on beside ingest and the workers."""
         self._supervisor = self._tables.supervisor
-        self.changed_maps: list[str] = []
-        """The stateful maps whose function is another than at the last start."""
+        self.told_of_maps: list[str] = []
+        """What the start says of stateful maps that are computed anew."""
 
     @property
     def address(self) -> str:
@@ -206,7 +216,7 @@ class RunningApp:
         settings = checked_settings(self._spark)
         declared = LakeRecord(self._config.vnodes, self._tables.specs, self._indexes(), settings)
         self._lake = OwnedLake(self._config.root, declared, self._facts())
-        self.changed_maps = self._changed_maps(self._lake)
+        self._tell_changed_maps(self._lake.maps_before())
         found = self._plan_placement(self._lake)  # another driver may have had the root a moment ago
         self._control = ControlKeeper(self._lake, found, self._begun_with)
         repaired = replace_damaged(self._lake)
@@ -333,7 +343,11 @@ class RunningApp:
         keeper = CheckpointKeeper(lake, checkpoints.interval_s, lambda: self._tables.set_aside)
         flows = enumerate(flows_of(self._plans), 1)
         found = {flow[0].name: keeper.begin(FlowId(number), flow) for number, flow in flows}
-        changes = ChangePublisher(lake, self._plans)
+        recounted = self._recounted(lake, found)
+        before = lake.maps_before()
+        counting = [plan for plan in recounted if plan.counts_changes]
+        self._tell(recounted_map(name) for plan in counting for name in plan.maps if name in before)
+        changes = ChangePublisher(lake, self._plans, anew=[plan.name for plan in recounted])
         machine = CoordinatorMachine(
             self._begun_with.vnode_map,
             self._plans,
@@ -415,12 +429,21 @@ class RunningApp:
         """The stateful maps, each with the definition of its function."""
         return {name: definition for plan in self._plans for name, definition in plan.maps.items()}
 
-    def _changed_maps(self, lake: OwnedLake) -> list[str]:
-        before = lake.maps_before()
-        changed = [name for name, definition in self._maps.items() if before.get(name, definition) != definition]
-        for name in changed:
-            _LOG.warning("%s", changed_map(name))
-        return changed
+    def _recounted(self, lake: OwnedLake, found: Mapping[str, FoundCheckpoints]) -> list[DataflowPlan]:
+        """The views that may have other rows than before: stateful maps of their flow get net changes of epochs that
+        have been merged since, and there is no checkpoint to begin with."""
+        if not lake.segments():
+            return []
+        flows = [flow for flow in flows_of(self._plans) if not found[flow[0].name].chain]
+        return [plan for flow in flows if any(one.counts_changes for one in flow) for plan in flow]
+
+    def _tell_changed_maps(self, before: Mapping[str, str]) -> None:
+        self._tell(changed_map(name) for name, now in self._maps.items() if before.get(name, now) != now)
+
+    def _tell(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            _LOG.warning("%s", text)
+            self.told_of_maps.append(text)
 
     def _complete_indexes(self, lake: OwnedLake, declared: LakeRecord) -> Backfill:
         """Give the tables their declared indexes that they lack, before any process reads or writes."""
