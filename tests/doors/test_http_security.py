@@ -105,6 +105,18 @@ def test_a_browser_logs_in_once_and_out_again(app: HttpApp, caller: httpx.Client
         assert again.get("/v1/session").status_code == 401
 
 
+@pytest.mark.parametrize("other", ['prefs={"a": 1}', "a@b=c", "flag", "expires=1", '"', "="])
+def test_cookies_of_other_programs_close_no_session(app: HttpApp, other: str) -> None:
+    with app.caller({}) as caller:
+        session = log_in(caller).headers["set-cookie"].partition(";")[0]
+    for cookies in (f"{other}; {session}", f"{session}; {other}", f"{other};{session}"):
+        with app.caller({"cookie": cookies}) as caller:
+            assert caller.get("/v1/session").json() == {"role": "operator"}, cookies
+    for cookies in (f"x{session}", f"{other}; x={session}", session.partition("=")[0]):
+        with app.caller({"cookie": cookies}) as caller:
+            assert caller.get("/v1/session").status_code == 401, cookies
+
+
 OTHER_SITES: list[dict[str, str]] = [
     {},
     {"sec-fetch-site": "cross-site"},

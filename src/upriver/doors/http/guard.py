@@ -9,7 +9,6 @@
 
 import ipaddress
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from upriver.doors.gateway import Gateway
@@ -67,12 +66,14 @@ class CallerGuard:
         return role
 
     def session(self, headers: Mapping[str, str]) -> str | None:
-        """The session of the cookie, if there is one, open or not."""
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
-        except CookieError:
-            return None
-        return None if found is None else found.value
+        """The session of the cookie, if there is one, open or not.
+
+        Other programs of the host set cookies, too, of any form. ``http.cookies`` gives up at the first it dislikes."""
+        for pair in headers.get("cookie", "").split(";"):
+            name, _, value = pair.strip().partition("=")
+            if name == self._cookie:
+                return value
+        return None
 
     def cookie(self, session: str | None) -> str:
         """The header that begins a session in the browser; ``None`` ends it."""
