@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from client_kit import EPOCH, Cluster
@@ -14,6 +15,7 @@ from server_kit import TOKEN
 from upriver.cli import main
 from upriver.client.client import TOKEN_VARIABLE
 from upriver.client.rescale import STRATEGIES
+from upriver.lake.lake import LakeRecord, OwnedLake
 from upriver.text import Screen, render_bytes
 
 
@@ -143,6 +145,18 @@ def test_rescale_need_not_wait(shell: Shell) -> None:
     assert shell.run("rescale", "3", "--no-wait") == 0
     assert f"upriver rescale --abort 7 --address {shell.address}" in shell.out()
     assert {action for action, _ in shell.coordinator.heard()} == {"rescale"}
+
+
+def test_how_to_go_on_names_the_root_that_was_given_and_no_token(shell: Shell, tmp_path: Path) -> None:
+    root = tmp_path / "a lake"
+    owned = OwnedLake(str(root), LakeRecord(1, (), {}), {})
+    owned.announce(shell.address)
+    owned.release()
+    assert main(["rescale", "3", "--no-wait", "--root", str(root), "--token", TOKEN]) == 0
+    said = shell.out()
+    assert f"upriver status --watch --root '{root}'; " in said
+    assert f"upriver rescale --abort 7 --root '{root}'\n" in said
+    assert TOKEN not in said
 
 
 @pytest.mark.parametrize(

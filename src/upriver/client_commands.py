@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import shlex
 import sys
 import time
 
@@ -185,8 +186,9 @@ def _follow(rescale: Rescale, timeout: float) -> None:
 
 
 def _how_to_go_on(rescale: Rescale, options: argparse.Namespace) -> str:
-    given = {"--address": options.address, "--tls": options.tls}
-    of_app = "".join(f" {name} {value}" for name, value in given.items() if value)
+    """Commands for the same app. The token is secret, and is left out."""
+    given = {"--address": options.address, "--root": options.root, "--tls": options.tls}
+    of_app = "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value)
     return (
         f"Follow rescale {rescale.ticket}: upriver status --watch{of_app}; "
         f"abort it: upriver rescale --abort {rescale.ticket}{of_app}"
