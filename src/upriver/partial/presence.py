@@ -317,6 +317,6 @@ class LookupClock:
         return np.setdiff1d(oldest, np.concatenate(waiting)) if waiting else oldest
 
     def stats(self) -> Mapping[str, int]:
-        """Keys that were read, that were missing when a lookup asked for them, and that were evicted, since the
-        beginning."""
+        """Since the beginning: keys that lookups have read, filled ones included; keys that were missing when a lookup
+        asked for them; evicted keys."""
         return {"looked_up": self._looked_up, "missed": self._missed, "evicted": self._evicted}

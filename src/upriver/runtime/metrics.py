@@ -64,7 +64,7 @@ FAMILIES = tuple(
         ("upriver_view_present_keys", GAUGE, "Keys of a partial view that are in memory.", _VW),
         ("upriver_view_filling_keys", GAUGE, "Keys of a partial view that are being read from the lake.", _VW),
         ("upriver_view_unfillable_keys", GAUGE, "Keys of a partial view whose last fill has failed.", _VW),
-        ("upriver_view_looked_up_keys_total", COUNTER, "Looked-up keys of a partial view that were present.", _VW),
+        ("upriver_view_looked_up_keys_total", COUNTER, "Keys of all answered lookups of a partial view.", _VW),
         ("upriver_view_missed_keys_total", COUNTER, "Looked-up keys of a partial view that had to be filled.", _VW),
         ("upriver_view_evicted_keys_total", COUNTER, "Keys of a partial view that were evicted.", _VW),
         ("upriver_upqueries_total", COUNTER, "Reads of the lake for missing keys.", ("view",)),
