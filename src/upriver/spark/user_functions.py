@@ -69,7 +69,15 @@ def _returned(returns: Returns, about: str, timezone: str) -> pa.DataType:
     if not isinstance(returns, str | DataType):
         raise DeclarationError(f"{about}: returns is a type such as 'DOUBLE', not {class_name(returns)}")
     text = returns if isinstance(returns, str) else returns.simpleString()
-    return declared_columns(f"result {text}", f"{about}: returns", timezone).field(0).type
+    try:
+        columns = declared_columns(f"result {text}", f"{about}: returns", timezone)
+    except DeclarationError:
+        columns = pa.schema([])
+    if len(columns) != 1:
+        raise DeclarationError(
+            f"{about}: returns={text!r} is not one type of Spark, such as 'DOUBLE' or 'DECIMAL(10,2)'"
+        )
+    return columns.field(0).type
 
 
 def check_function_name(session: SparkSession, name: str) -> None:
