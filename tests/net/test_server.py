@@ -5,6 +5,7 @@ Where servers listen, and what they advertise.
 
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import threading
@@ -294,6 +295,16 @@ def test_a_stopping_server_waits_for_handlers_and_refuses_new_calls() -> None:
 def test_a_port_that_is_taken_is_a_clear_error() -> None:
     with calls_server() as server, pytest.raises(ClusterError, match=f"cannot listen on 127.0.0.1:{server.port}"):
         Server(KEYS, listen=Listen(port=server.port))
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "x" * 64])
+def test_a_host_that_is_none_of_this_machine_is_named_without_a_port_that_was_not_given(host: str) -> None:
+    with pytest.raises(ClusterError) as raised:
+        Server(KEYS, listen=Listen(host))
+    assert re.match(
+        rf"cannot listen on {re.escape(host)} \([^0]+\): give App\(listen=\.\.\.\) an address of this machine\.",
+        str(raised.value),
+    )
 
 
 NAMES = {

@@ -13,6 +13,7 @@ socket by which it reached the coordinator: the other processes are on that side
 
 import atexit
 import ipaddress
+import os
 import re
 import socket
 import threading
@@ -128,9 +129,12 @@ class Server:
         except (OSError, UnicodeError, OverflowError) as error:
             self._stop_services()
             why = getattr(error, "strerror", None) or error
+            place, advice = listen.host, "an address of this machine"
+            if listen.port:  # without one, the port is not the trouble
+                place, advice = f"{place}:{listen.port}", f"another port, 0 for a free one, or {advice}"
             raise ClusterError(
-                f"cannot listen on {listen.host}:{listen.port} ({why}): give another port, 0 for a free one, or "
-                f"an address of this machine"
+                f"cannot listen on {place} ({why}): give App(listen=...) {advice}. Without listen=, the app listens "
+                f"where Spark's driver does: spark.driver.bindAddress"
             ) from None
 
     def stop(self) -> None:
@@ -272,7 +276,12 @@ after a second."""
 def listening_socket(host: str, port: int) -> socket.socket:
     """A socket that listens there, in the host's family. Raises OSError, UnicodeError, OverflowError if it cannot."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno)) from None  # Python's text repeats the address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
