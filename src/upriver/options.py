@@ -121,14 +121,22 @@ class Tls:
 
     def __post_init__(self) -> None:
         self.context()
+        identity = self.identity()
+        by_roots = ""
+        if self.roots is not None:
+            by_roots = f" by roots={str(self.roots)!r}"
+            try:
+                identity.client_trust.context()
+            except (OSError, ValueError):
+                raise DeclarationError(f"Tls(roots={str(self.roots)!r}): it has no certificates as PEM") from None
         try:
-            expires_at = self.identity().check()
+            expires_at = identity.check()
         except (OSError, ValueError) as error:
             why = getattr(error, "verify_message", None) or getattr(error, "reason", None) or error
             raise DeclarationError(
                 f"Tls(certificate={str(self.certificate)!r}): the app's processes show each other this certificate, "
-                f"and would not trust it: {why}. Give one that is valid now, and roots= that have issued it for "
-                f"servers and clients, or none"
+                f"and would not trust it{by_roots}: {why}. Give one that is valid now, and roots= that have issued it "
+                f"for servers and clients, or none"
             ) from None
         if expires_at < time.time() + EXPIRES_SOON_S:
             on = time.strftime("%Y-%m-%d", time.gmtime(expires_at))
@@ -149,8 +157,17 @@ class Tls:
             made.load_cert_chain(chain, key, password=self._refuse_password)
         except (ssl.SSLError, OSError) as error:
             reason = getattr(error, "reason", None)
-            if reason == "KEY_VALUES_MISMATCH":
+            lacks = [
+                f"{file} has no {what} as PEM"
+                for what, file in (("certificate", chain), ("private key", key))
+                if f"{what.upper()}-----".encode() not in file.read_bytes()
+            ]
+            if lacks:
+                why = " and ".join(lacks)
+            elif reason == "KEY_VALUES_MISMATCH":
                 why = f"the key does not belong to the first certificate of {chain}"
+            elif str(reason).endswith("KEY_TOO_SMALL"):
+                why = f"the key of {chain} is too short: make an elliptic one, or one of RSA with 2,048 bits or more"
             else:
                 why = f"{chain} and {key} are not a certificate and a private key as PEM ({reason or error})"
             raise DeclarationError(f"Tls(certificate=, key=): {why}") from None

@@ -176,8 +176,9 @@ def test_flight_over_tls(certificate: Tls) -> None:
         (FILES, KEY, "cannot be read: Is a directory"),
         (CHAIN, FILES / "another_key.pem", "the key does not belong to the first certificate of"),
         (CHAIN, FILES / "locked_key.pem", r"Tls\(key=.*locked_key.pem'.: the key has a password"),
-        (KEY, KEY, "are not a certificate and a private key as PEM"),
-        (CHAIN, CHAIN, "are not a certificate and a private key as PEM"),
+        (KEY, KEY, r"\(certificate=, key=\): \S+/key.pem has no certificate as PEM$"),
+        (CHAIN, CHAIN, r"\(certificate=, key=\): \S+/certificate.pem has no private key as PEM$"),
+        (KEY, CHAIN, r"/key.pem has no certificate as PEM and \S+/certificate.pem has no private key as PEM$"),
         (b"-----BEGIN", KEY, r"Tls: certificate: give the path of the file, not what the file has"),
     ],
 )
@@ -190,9 +191,9 @@ def test_files_that_cannot_be_used_are_refused(chain: Any, key: Any, message: st
     ("name", "roots", "why"),
     [
         ("expired", None, "certificate has expired"),
-        ("issued", CHAIN, "unable to get local issuer certificate"),
+        ("issued", CHAIN, r"would not trust it by roots='\S+/certificate.pem': unable to get local issuer certificate"),
         ("for_servers", AUTHORITY, "unsuitable certificate purpose"),
-        ("issued", KEY, "NO_CERTIFICATE_OR_CRL_FOUND"),
+        ("issued", KEY, r"Tls\(roots='\S+/key.pem'\): it has no certificates as PEM"),
         ("issued", "absent.pem", "Tls: roots: 'absent.pem' cannot be read"),
     ],
 )
@@ -207,22 +208,29 @@ def test_a_certificate_that_they_would_trust_is_taken(name: str, roots: Any) -> 
     assert identity.roots == (None if roots is None else AUTHORITY.read_bytes())
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def made(directory: Path, *kind: str) -> tuple[Path, Path]:
+    """A certificate for three days, and its key. kind: of the key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    chain, key = directory / "soon.pem", directory / "key.pem"
+    given = ["-nodes", "-out", str(chain), "-keyout", str(key), "-subj", "/CN=soon", "-days", "3"]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", *kind, *given], capture_output=True, check=True)
+    return chain, key
+
+
 def test_a_certificate_that_expires_soon_is_warned_of(tmp_path: Path) -> None:
-    made: dict[str, Any] = {
-        "-keyout": tmp_path / "key.pem",
-        "-out": tmp_path / "soon.pem",
-        "-subj": "/CN=soon",
-        "-days": 3,
-    }
-    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    given = [str(word) for pair in made.items() for word in pair]
-    subprocess.run(["openssl", "req", "-x509", *kind, *given], capture_output=True, check=True)
+    chain, key = made(tmp_path, "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
     with pytest.warns(
         UpriverWarning, match=r"soon.pem.*: it expires on 20\d\d-\d\d-\d\d; nothing connects after"
     ) as warned:
-        Tls(certificate=made["-out"], key=made["-keyout"])
+        Tls(certificate=chain, key=key)
     assert warned[0].filename == __file__
+
+
+def test_a_key_that_is_too_short_is_called_so(tmp_path: Path) -> None:
+    chain, key = made(tmp_path, "rsa:512")
+    with pytest.raises(DeclarationError, match=r"the key of \S+/soon.pem is too short: make an elliptic one"):
+        Tls(certificate=chain, key=key)
 
 
 def test_the_doors_have_no_certificate_of_their_own(certificate: Tls) -> None:

@@ -7,6 +7,7 @@ import os
 import pickle
 import queue
 import select
+import shlex
 import shutil
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -44,6 +46,7 @@ from upriver.net.tls import (
 from upriver.net.wire import Message
 from upriver.options import Tls
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "security.md"
 KEY_LINE = OWN_KEY.read_text().splitlines()[1]
 
 
@@ -211,6 +214,17 @@ def test_a_key_is_in_no_text_and_goes_whole_in_a_pickle() -> None:
         assert "BEGIN" not in repr(shown)
     assert KEY_LINE.encode() not in pickle.dumps(client_of("host:1", IDENTITY))
     assert pickle.loads(pickle.dumps(keys)) == keys
+
+
+def test_the_certificate_of_the_guide_is_one_for_clients_and_workers(openssl: str, tmp_path: Path) -> None:
+    command = GUIDE.read_text().partition("```\nopenssl req ")[2].partition("\n```")[0]
+    given = shlex.split(command.replace("\\\n", " "))
+    subprocess.run([openssl, "req", *given], cwd=tmp_path, capture_output=True, check=True)
+    certificate = tmp_path / "server.pem"
+    identity = Tls(certificate=certificate, key=tmp_path / "server.key").identity()
+    with calls_server(tls=identity) as server:
+        for host in ("127.0.0.1", "localhost"):
+            ping(Remote.parse(f"{host}:{server.port}", TOKEN, certificate))
 
 
 # What strangers cost
