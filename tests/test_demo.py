@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from upriver.cli import main
 from upriver.demo import DemoProber
 from upriver.demo_data import TABLE_KEYS, demo_tables, write_tables
 from upriver.errors import WorkerLost
@@ -75,6 +76,21 @@ def test_one_line_says_what_to_install(missing: str, said: str) -> None:
     run = subprocess.run([sys.executable, "-c", PROGRAM.format(missing=missing)], capture_output=True, text=True)
     assert run.returncode == 2
     assert run.stderr == f"upriver: UserError: {said}: pip install 'upriver[spark,demo]'\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--workers", "0"], "--workers=0: at least 1 is needed"),
+        (["--http", "8080"], 'Doors: http=\'8080\': give "host:port", as in "127.0.0.1:8080"; port 0 takes a free one'),
+    ],
+)
+def test_wrong_arguments_are_refused_before_spark_starts(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert main(["demo", *given]) == 2
+    assert capsys.readouterr() == ("", f"upriver: DeclarationError: {said}\n")
 
 
 def answer(*rows: tuple[str, int]) -> pa.Table:

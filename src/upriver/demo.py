@@ -4,6 +4,7 @@ At the end every view is compared with Spark's own answer, row by row.
 """
 
 import argparse
+import secrets
 import sys
 import tempfile
 import threading
@@ -17,9 +18,10 @@ from typing import Any, NamedTuple, Self, TextIO
 import pyarrow as pa
 
 from upriver.app import App
+from upriver.arguments import at_least
 from upriver.demo_data import TABLE_KEYS, demo_tables, write_tables
 from upriver.errors import WaitTimeout
-from upriver.options import Doors
+from upriver.options import TOKEN_BYTES, Doors, Tokens
 from upriver.spark.frames import SparkSession, differing_rows
 from upriver.spark.session import local_session
 from upriver.text import print_json, progress_bar, render_table
@@ -112,7 +114,9 @@ class DemoProber:
 
 def demo(options: argparse.Namespace) -> int:
     """``upriver demo``; returns the exit status."""
-    tables = demo_tables()  # before Spark starts: an error about missing data comes at once
+    at_least("--workers", options.workers, 1)  # before Spark starts: errors come at once
+    Doors(http=options.http)
+    tables = demo_tables()
     with local_session(options.workers + 2) as spark, tempfile.TemporaryDirectory(prefix="upriver-demo-") as directory:
         result = run_demo(spark, tables, Path(directory), workers=options.workers, http=options.http)
     if options.json:
@@ -138,13 +142,14 @@ def run_demo(
     total = tables["flights"].num_rows
     print(f"{total:,} flights stream in; {PROBED_KEYS:,} aircraft are looked up all the while\n", file=out)
     paths = write_tables(tables, directory, batches)
-    with App(spark, directory / "lake", workers=workers, doors=Doors(http=http)) as app:
+    reader = secrets.token_hex(TOKEN_BYTES)
+    with App(spark, directory / "lake", workers=workers, doors=Doors(http=http), tokens=Tokens(reader=reader)) as app:
         _declare(app, spark, paths, changes=http is not None)
         began = time.perf_counter()
         app.start()
         if http is not None:
             print(f"the page: http://{app.http_address}/ (log in with {app.token})", file=out)
-            print(f"for readers: UPRIVER_ADDRESS={app.address} UPRIVER_TOKEN={app.token}\n", file=out, flush=True)
+            print(f"for readers: UPRIVER_ADDRESS={app.address} UPRIVER_TOKEN={reader}\n", file=out, flush=True)
         aircraft = tables["flights"]["tailnum"].unique().to_pylist()[:PROBED_KEYS]
         with DemoProber(lambda key: app.lookup("aircraft", [key], allow_warming=True), aircraft) as prober:
             _watch(app, total // 3, total, out)

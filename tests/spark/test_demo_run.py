@@ -1,6 +1,7 @@
 """The demo, over the flights of a day of snow: every view is equal to Spark's, and every lookup is right."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ def on_the_eighth_of_february(rows: pa.Table) -> pa.Table:
 def test_the_demo_rescales_and_agrees_with_spark(spark: Any, tmp_path: Path) -> None:
     tables, out = demo_tables(), io.StringIO()
     tables |= {name: on_the_eighth_of_february(tables[name]) for name in ("flights", "weather")}
-    result = run_demo(spark, tables, tmp_path, batches=4, out=out)
+    result = run_demo(spark, tables, tmp_path, batches=4, http="127.0.0.1:0", out=out)
+    operator, reader = re.findall(r"(?:log in with |UPRIVER_TOKEN=)([0-9a-f]+)", out.getvalue())
+    assert operator != reader
     assert result["matches_spark"], out.getvalue()
     assert result["lookups_wrong"] == 0, out.getvalue()
     assert result["lookups"] > 0
