@@ -24,6 +24,22 @@ def test_a_malformed_address_is_refused(address: str) -> None:
         Remote.parse(address, TOKEN)
 
 
+@pytest.mark.parametrize(
+    ("address", "token", "why"),
+    [
+        ("0f8c-secret", "127.0.0.1:7000", ", but the token is: give the address first, then the token"),
+        (b"0f8c-secret", "127.0.0.1:7000", ", but the token is: give the address first, then the token"),
+        ("0f8c-secret", TOKEN, ": it has no port"),
+        ("0f8c:secret", TOKEN, ", as a text with a port up to 65535"),
+        (b"0f8c-secret", TOKEN, ", as a text with a port up to 65535"),
+    ],
+)
+def test_what_may_be_a_token_is_not_repeated(address: str, token: str, why: str) -> None:
+    with pytest.raises(UserError) as raised:
+        Remote.parse(address, token)
+    assert str(raised.value) == f"the address is not of the form host:port or grpc://host:port{why}"
+
+
 def test_a_tls_address_needs_certificates_to_trust() -> None:
     with pytest.raises(UserError, match="give tls="):
         Remote.parse("grpc+tls://host:80", TOKEN)

@@ -75,7 +75,7 @@ class Remote:
         Raises UserError for any other form, for a malformed token, and for certificates that cannot be read.
         """
         if not isinstance(address, str):
-            raise _no_address(address)
+            raise _no_address(address, token)
         check_token(token)
         scheme, _, rest = address.rpartition("://")
         if scheme == "grpc+tls" and tls is None:
@@ -83,7 +83,7 @@ class Remote:
         place = rest if scheme in _SCHEMES else address
         found = _HOST_AND_PORT.fullmatch(place)
         if found is None or int(found["port"]) > PORT_MAX:
-            raise _no_address(address)
+            raise _no_address(address, token)
         if tls is not None and not isinstance(tls, TlsTrust):
             tls = TlsTrust.of_client(tls, place.rpartition(":")[0])
         return cls(place, token.encode(), tls)
@@ -100,8 +100,15 @@ def check_token(token: str) -> None:
         raise UserError(f"a token is 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters, without blanks around them")
 
 
-def _no_address(address: object) -> UserError:
-    return UserError(f"address {address!r} is not of the form host:port or grpc://host:port")
+def _no_address(address: object, token: object = "") -> UserError:
+    """The message repeats neither: a user may have given one in place of the other."""
+    if isinstance(token, str) and _HOST_AND_PORT.fullmatch(token):
+        why = ", but the token is: give the address first, then the token"
+    elif isinstance(address, str) and ":" not in address:
+        why = ": it has no port"
+    else:
+        why = f", as a text with a port up to {PORT_MAX}"
+    return UserError(f"the address is not of the form host:port or grpc://host:port{why}")
 
 
 # Reaching a server
