@@ -63,7 +63,7 @@ def is_accepted(command: list[str]) -> bool:
             return are_there and all(f"$({variable})" in MAKEFILE for variable in variables)
         case ["pip", "install", package]:
             name, _, extras = package.rstrip("]").partition("[")
-            return name == "upriver" and set(filter(None, extras.split(","))) <= EXTRAS
+            return name in ("upriver", ".") and set(filter(None, extras.split(","))) <= EXTRAS
         case ["python", "-m", "pytest", *arguments]:
             return all((ROOT / name).exists() for name in arguments if name.startswith("tests"))
     parsed = parser_and_arguments(command)
