@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.commands import add_benchmarks
-from upriver.errors import exit_status
+from upriver.shutdown import exit_status
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -414,6 +414,13 @@ def checkpoint_at(lake: OwnedLake, epoch: int) -> None:
     publish(lake, PLACE, Checkpoint(epoch=Epoch(epoch), base=None, regions={}, files=()))
 
 
+@pytest.mark.parametrize("action", ["compact", "collect"])
+def test_an_action_without_a_root_is_no_root(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lake", action]) == 2
+    said = f"upriver: UserError: upriver lake {action} ROOT: the root is missing. One of that name is ./{action}\n"
+    assert capsys.readouterr() == ("", said)
+
+
 def test_a_report_names_runs_by_index_and_level(root: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = told(capsys, root)
     assert (before["epochs"], before["spans"], before["manifests"], before["segments"]) == (40, 40, 40, 0)

@@ -2,7 +2,7 @@
 
 With ``--json`` a command's last line is one JSON object; with ``status --watch`` each line is one. Exit status: 0 done;
 1 failed, or a check found a violation or a difference, or a rescale ended differently than requested; 2 usage error;
-130 interrupted.
+130 interrupted; 141 the reader of the output has gone.
 
 The module behind a command is loaded when the command runs: ``--help`` and ``--version`` load neither Arrow nor Spark.
 """
@@ -15,7 +15,11 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from upriver import __version__
-from upriver.errors import UserError, exit_status
+from upriver.errors import UserError
+from upriver.shutdown import exit_status
+
+LAKE_ACTIONS = ("compact", "collect")
+"""What ``upriver lake`` does to a root."""
 
 
 class _Command(NamedTuple):
@@ -172,7 +176,7 @@ def _lake(lake: argparse.ArgumentParser) -> None:
     lake.add_argument(
         "action",
         nargs="?",
-        choices=("compact", "collect"),
+        choices=LAKE_ACTIONS,
         help="compact: merge old epochs into segments; collect: remove files that segments have replaced. A running "
         "app does both by itself. Without either, the files are only counted",
     )

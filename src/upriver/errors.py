@@ -10,8 +10,7 @@ finds the cause in ``error.__context__``, if there is one. The logger ``upriver.
 ``DEBUG``. A ProtocolError keeps its own.
 """
 
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 
@@ -172,14 +171,3 @@ class IllegalEvent(ProtocolError):
 
 def _there_are(names: Iterable[str]) -> str:
     return f"there are: {', '.join(sorted(names)) or 'none'}"
-
-
-def exit_status(program: str, run: Callable[[], int]) -> int:
-    """Run a command; what it raises becomes one line on stderr, and the exit status of its kind."""
-    try:
-        return int(run())
-    except UpriverError as error:
-        print(f"{program}: {type(error).__name__}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UserError) else 1
-    except KeyboardInterrupt:
-        return 130

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from upriver.arguments import seconds
+from upriver.cli import LAKE_ACTIONS
 from upriver.errors import CorruptFile, LakeInUse, UserError
 from upriver.lake.address import object_address
 from upriver.lake.collection import GRACE_S
@@ -17,6 +18,8 @@ from upriver.text import print_json, render_bytes, render_rows
 
 def lake(options: argparse.Namespace) -> int:
     """Report on a root, compact it or collect it."""
+    if options.action is None and options.root in LAKE_ACTIONS:
+        raise UserError(f"upriver lake {options.root} ROOT: the root is missing. One of that name is ./{options.root}")
     if options.grace is not None and options.action == "compact":
         raise UserError("--grace goes without compact, which removes nothing")
     grace_s = seconds("--grace", GRACE_S if options.grace is None else options.grace)

@@ -22,6 +22,7 @@ do.
 | 1 | failed, or a check found a difference, or a rescale ended differently than requested |
 | 2 | wrong arguments |
 | 130 | interrupted |
+| 141 | the reader of the output has gone, as after `upriver views \\| head -1` |
 """
 
 
