@@ -280,6 +280,7 @@ WRONG_MAPS: dict[str, tuple[dict[str, Any], str]] = {
     "one name": ({"source": "", "sources": {"t": "k", "other": "k"}}, "t.v is INT, and other.v is STRING"),
     "taken name": ({"source": "", "sources": {"odd": "source"}}, "the table 'odd' has a column 'source'"),
     "keep": ({"keep": -1}, "keep=-1: at least 0 is needed"),
+    "keep by no column": ({"keep": "1 day"}, """keep='1 day' names no column; give one, such as keep=("at","""),
     "keep for no time": ({"keep": ("n", None)}, "keep=('n', None) has no interval"),
     "keep by what": ({"keep": ("z", 3)}, "keep=('z', 3) names 'z'; its columns are k, n"),
     "no changes": ({"keep": 0, "changes": True}, "with keep=0 it has no rows, and so no changes"),

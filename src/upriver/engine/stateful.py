@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -183,6 +184,8 @@ def keep_of(about: str, schema: pa.Schema, given: Any) -> Keep | None:
         if retain is None or retain.interval is None:
             raise DeclarationError(f'{about}: keep={given!r} has no interval; give one, such as keep=("at", "30 days")')
         return Keep(None, retain.column, retain.interval)
+    if isinstance(given, str | timedelta):
+        raise DeclarationError(f'{about}: keep={given!r} names no column; give one, such as keep=("at", "30 days")')
     return Keep(at_least(f"{about}: keep", given, 0))
 
 
