@@ -4,8 +4,9 @@ import json
 import math
 import pickle
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.engine.plain_state import decode_state, encode_state
+from upriver.engine.plain_state import DEPTH_MAX, decode_state, encode_state
 
 HASHABLE = (
     st.none()
@@ -73,6 +74,8 @@ def test_a_plain_value_is_the_same_back(value: Any) -> None:
         -0.0,
         math.inf,
         "\ud800",
+        "\ud83d\ude00",
+        "\U0001f600",
         deque([1, 2], maxlen=2),
         datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
         time(1, 2, tzinfo=UTC),
@@ -106,6 +109,15 @@ def test_no_number_comes_back() -> None:
         np.arange(6, dtype=np.int16).reshape(2, 3)[:, ::-1],
         np.array(["a", "bc"]),
         np.empty((0, 3)),
+        np.str_(""),
+        np.str_("a\0"),
+        np.bytes_(b""),
+        np.bytes_(b"a\0"),
+        np.array(["", "a"]),
+        np.array([], "U0"),
+        np.array(0.5),
+        np.asfortranarray([[1, 2], [3, 4]]),
+        np.array([1, 2], ">i4"),
     ],
 )
 def test_numpy_s_values_come_back(value: Any) -> None:
@@ -113,13 +125,97 @@ def test_numpy_s_values_come_back(value: Any) -> None:
     assert type(found) is type(value)
     assert found.dtype == value.dtype
     assert np.array_equal(found, value)
+    assert repr(found.tobytes()) == repr(value.tobytes())
+
+
+NESTINGS: list[Callable[[Any], Any]] = [
+    lambda inner: [inner],
+    lambda inner: (inner,),
+    lambda inner: {"a": inner},
+    lambda inner: deque([inner]),
+    lambda inner: OrderedDict(a=inner),
+    lambda inner: frozenset([inner]),
+]
+
+
+def nested(nest: Callable[[Any], Any], levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = nest(value)
+    return value
+
+
+@pytest.mark.parametrize("nest", NESTINGS)
+def test_a_value_of_as_many_levels_as_are_allowed_comes_back_wherever_it_is_read(nest: Callable[[Any], Any]) -> None:
+    value = nested(nest, DEPTH_MAX)
+
+    def read_below(calls: int) -> Any:
+        return decode_state(encode_state(value)) if not calls else read_below(calls - 1)
+
+    assert read_below(300) == value
+
+
+@pytest.mark.parametrize("nest", NESTINGS)
+@pytest.mark.parametrize("more", [1, 1000])
+def test_a_value_of_more_levels_is_refused(nest: Callable[[Any], Any], more: int) -> None:
+    with pytest.raises(RecursionError, match="it holds itself, or has more than 100 levels of values within values"):
+        encode_state(nested(nest, DEPTH_MAX + more))
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(RecursionError, match="it holds itself"):
+        encode_state(endless)
+
+
+class Local(tzinfo):
+    """A time zone that has a name, but is not the one of this name in the time zone database."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        return timedelta(hours=5)
+
+    def dst(self, moment: datetime | None) -> timedelta | None:
+        return None
+
+    def tzname(self, moment: datetime | None) -> str:
+        return self.key
+
+
+@pytest.mark.parametrize("key", ["Mars/Olympus", "America", "../x", "Europe/Berlin"])
+def test_a_time_zone_that_would_be_read_as_another_one_is_refused(key: str) -> None:
+    for moment in (datetime(2024, 1, 2, 3, tzinfo=Local(key)), time(3, tzinfo=Local(key))):
+        with pytest.raises(TypeError, match=r"a time zone of class .*Local: .* the time zone database"):
+            encode_state([moment])
 
 
 class Named(NamedTuple):
     n: int
 
 
-@pytest.mark.parametrize("value", [object(), Named(1), len, iter([]), np.array([object()]), [1, {"a": Named(1)}], int])
+class Half(np.float16):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        Named(1),
+        len,
+        iter([]),
+        np.array([object()]),
+        [1, {"a": Named(1)}],
+        int,
+        Half(0.5),
+        np.void(b"a"),
+        np.array([(1,)], "i4,"),
+        np.ndarray(2, "<U0", b""),
+    ],
+)
 def test_any_other_class_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match=r"\w+\.\w+"):
         encode_state(value)
@@ -146,6 +242,10 @@ class Loud(str):
         (Colour.RED, r"Colour, an Enum: keep x\.value"),
         (Loud("a"), r"Loud, a kind of str: keep str\(x\)"),
         (defaultdict(int), r"defaultdict, a kind of dict: keep dict\(x\)"),
+        (np.ma.array([1.0, 2.0], mask=[False, True]), r"MaskedArray, an array with a mask: keep \(x\.data, x\.mask\)"),
+        (np.ma.masked, r"MaskedConstant, an array with a mask"),
+        (np.array([[1]]).view(np.matrix), r"matrix, a kind of array: keep numpy\.asarray\(x\)"),
+        (np.array([None]), r"numpy\.ndarray of object: keep x\.tolist\(\)"),
     ],
 )
 def test_a_class_that_is_nearly_plain_is_told_how_to_become_so(value: Any, way_out: str) -> None:
@@ -174,6 +274,8 @@ class Armed:
         b'["np","|O8",[1],"AAAAAAAAAAA="]',
         b'["at","x",0,null]',
         b'["at","2024-01-01",0,"../../etc/passwd"]',
+        b'["at","2024-01-01",0,"America"]',
+        b'["np","<U0",[1099511627776],""]',
         b'["d",1]',
         b'["s",["l"]]',
         b"[" * 100_000,

@@ -40,7 +40,7 @@ def _encoded(state: Any) -> bytes:
     try:
         return encode_state(state)
     except (TypeError, RecursionError) as error:
-        what = "it holds itself" if isinstance(error, RecursionError) else f"it holds a {error}"
+        what = str(error) if isinstance(error, RecursionError) else f"it holds a {error}"
         raise Misfit(
             f"the state {shown(state)} cannot be kept as it is: {what}. Keep plain values ({KINDS}), or declare the "
             "columns of the state with state=..."
