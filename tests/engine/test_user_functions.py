@@ -46,6 +46,29 @@ def test_each_form_gives_a_value_for_each_row_of_a_batch(form: FunctionForm, fun
     assert made.column(0).to_pylist() == [*range(2, 5_002), None]
 
 
+ONE_LIST = [0]
+ONE_ARRAY = np.zeros(2, np.int64)
+
+
+def in_one_list(a: int) -> list[int]:
+    ONE_LIST[0] = a
+    return ONE_LIST
+
+
+def in_one_array(a: pa.Array) -> pa.Array:
+    ONE_ARRAY[:] = a.to_numpy()
+    return pa.array(ONE_ARRAY)
+
+
+def test_values_stay_as_they_were_returned() -> None:
+    long, lists = pa.int64(), pa.list_(pa.int64())
+    by_row = column_function(user_function("f", in_one_list, [long], lists))
+    assert by_row(pa.array([1, 2])).to_pylist() == [[1], [2]]
+    by_arrow = column_function(user_function("f", in_one_array, [long], long, FunctionForm.ARROW))
+    first, second = by_arrow(pa.array([1, 2])), by_arrow(pa.array([3, 4]))
+    assert (first.to_pylist(), second.to_pylist()) == ([1, 2], [3, 4])
+
+
 def test_an_instant_comes_and_goes_with_its_zone() -> None:
     declared = user_function("later", lambda at: at.replace(hour=at.hour + 1), [INSTANT], INSTANT)
     evaluator = Evaluator()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from upriver.engine.operators.map_calls import Begins, line_of, loaded, noted
-from upriver.engine.operators.plain_rows import Misfit, PlainRows, python_columns
+from upriver.engine.operators.plain_rows import Misfit, PlainRows, python_columns, unwrapped
 from upriver.engine.row_text import error_text
 from upriver.errors import RowError
 from upriver.plan.plan import FunctionForm, UserFunction
@@ -110,7 +110,7 @@ def column_function(function: UserFunction) -> ColumnFunction:
 
 def _by_row(function: Callable[..., Any], given: pa.RecordBatch, result: PlainRows) -> pa.Array:
     rows = zip(*python_columns(given), strict=True)
-    return result.written([(function(*row),) for row in rows]).column(0)
+    return result.written([(unwrapped(function(*row)),) for row in rows]).column(0)
 
 
 def _by_arrow(function: Callable[..., Any], given: pa.RecordBatch, result: PlainRows) -> pa.Array:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY, TYPES, VALUES
 
-from upriver.engine.operators.plain_rows import Misfit, PlainRows, PlainValues, RowReader, plain_values
+from upriver.engine.operators.plain_rows import Misfit, OutputRows, PlainRows, PlainValues, RowReader, plain_values
 from upriver.errors import ProtocolError
 
 LISTS = pa.list_(pa.int32())
@@ -170,9 +170,82 @@ def test_arrow_rows_are_fitted_to_the_schema() -> None:
     fitted = rows.fitted(narrow)
     assert fitted.schema.equals(SCHEMA)
     assert fitted.to_pylist() == [{"n": 1, "from": "x"}, {"n": 2, "from": "y"}]
-    assert rows.fitted(fitted) is fitted
+    assert rows.fitted(fitted).equals(fitted)
     assert rows.fitted(narrow.slice(0, 0)).num_rows == 0
     assert rows.fitted(pa.record_batch({"n": pa.nulls(1), "from": ["x"]})).to_pylist() == [{"n": None, "from": "x"}]
+
+
+@pytest.mark.parametrize("type", [pa.int64(), pa.float64()])
+def test_arrow_rows_stay_as_they_were_returned(type: pa.DataType) -> None:
+    buffer = np.arange(3)
+    given_rows = pa.record_batch({"n": pa.array(buffer)})
+    rows = PlainRows(pa.schema([("n", type)]), "output row")
+    fitted = [rows.fitted(given_rows), rows.fitted(pa.Table.from_batches([given_rows])), rows.fitted(given_rows[1:])]
+    buffer[:] = 9
+    assert [each.column(0).to_pylist() for each in fitted] == [[0, 1, 2], [0, 1, 2], [1, 2]]
+
+
+def _changed(value: Any) -> None:
+    """Change every part of a value that can be changed."""
+    if isinstance(value, dict | list | tuple):
+        for part in list(value.values() if isinstance(value, dict) else value):
+            _changed(part)
+    if isinstance(value, list | dict):
+        value.clear()
+    if isinstance(value, np.ndarray):
+        value[...] = 9
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [1, "x", [1, 2], {"a": "s", "b": [3, None]}, {"p": 4}],
+        (1, "x", [1, 2], {"a": "s", "b": [3, None]}, {"p": 4}),
+        {"maps": {"p": 4}, "structs": {"a": "s", "b": [3, None]}, "lists": [1, 2], "from": "x", "n": 1},
+        (np.array(1), "x", np.array([1, 2]), {"a": np.str_("s"), "b": [np.int8(3), None]}, [("p", np.array(4))]),
+        (pa.scalar(1), np.str_("x"), (1, np.int64(2)), {"a": "s", "b": (3, None)}, [("p", 4)]),
+    ],
+)
+def test_a_row_stays_as_it_was_returned(row: Any) -> None:
+    schema = pa.schema([*SCHEMA, ("lists", LISTS), ("structs", STRUCTS), ("maps", MAPS)])
+    output = OutputRows(PlainRows(schema, "output row"))
+    output.add([row])
+    _changed(row)
+    expected = {"n": 1, "from": "x", "lists": [1, 2], "structs": {"a": "s", "b": [3, None]}, "maps": [("p", 4)]}
+    assert output.written().to_pylist() == [expected]
+
+
+def test_texts_of_numpy_keep_all_their_characters() -> None:
+    texts = pa.list_(pa.string())
+    assert values_of(texts).settled(np.array(["a", ""])) == ["a", ""]
+    assert values_of(texts).settled([np.str_("a\0"), pa.scalar("b")]) == ["a\0", "b"]
+
+
+def test_a_map_may_have_tuples_as_keys() -> None:
+    by_lists = pa.map_(LISTS, pa.int64())
+    for value in ({(1, 2): 3}, {(1, np.int64(2)): np.int8(3)}):
+        output = OutputRows(PlainRows(pa.schema([("m", by_lists)]), "output row"))
+        output.add([(value,)])
+        assert output.written().to_pylist() == [{"m": [([1, 2], 3)]}]
+        assert values_of(by_lists).settled(value) == [([1, 2], 3)]
+
+
+def _endless() -> list[list[Any]]:
+    in_list: list[Any] = []
+    in_list.append(in_list)
+    in_dict: list[Any] = [{}]
+    in_dict[0]["a"] = in_dict
+    in_array: list[Any] = [np.empty(1, object)]
+    in_array[0][0] = in_array
+    return [in_list, in_dict, in_array]
+
+
+@pytest.mark.parametrize("value", _endless(), ids=["list", "dict", "array"])
+def test_a_value_that_holds_itself_is_refused(value: Any) -> None:
+    rows = PlainRows(pa.schema([("lists", LISTS)]), "output row")
+    for take in (OutputRows(rows).add, lambda given_rows: rows.settled(given_rows[0])):
+        with pytest.raises(Misfit, match="holds itself, or has too many levels of values within values"):
+            take([(value,)])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Stateful maps: what comes out, what is kept, and what is refused. ``tests/engine/test_stateful.py`` compares views of
 theirs with a fold in plain Python."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +53,80 @@ def test_the_output_is_the_key_then_what_the_function_gives() -> None:
     assert output.rows.schema.names == ["k", "n"]
     assert output.hash64.tolist() == hash64([output.rows.column("k")]).tolist()
     assert operator.held == 2
+
+
+SHARED_ROW: list[int] = [0]
+SHARED_LIST: list[int] = []
+SHARED_ARRAY = np.zeros(1, np.int64)
+
+
+def with_one_row(key: int, row: Any, state: None) -> tuple[list[list[int]], None]:
+    SHARED_ROW[0] = row.v
+    return [SHARED_ROW], None
+
+
+def with_one_list(key: int, row: Any, state: None) -> tuple[list[tuple[list[int]]], None]:
+    SHARED_LIST[:] = [row.v, row.v]
+    return [(SHARED_LIST,)], None
+
+
+def with_a_generator(key: int, row: Any, state: None) -> tuple[Iterator[tuple[list[int]]], None]:
+    def growing() -> Iterator[tuple[list[int]]]:
+        grown: list[int] = []
+        for _ in range(3):
+            grown.append(row.v)
+            yield (grown,)
+
+    return growing(), None
+
+
+def with_one_array(key: int, rows: pa.RecordBatch, state: None) -> tuple[pa.RecordBatch, None]:
+    SHARED_ARRAY[0] = rows["v"][0].as_py()
+    return pa.record_batch({"v": pa.array(SHARED_ARRAY)}), None
+
+
+NUMBER = pa.schema([("v", pa.int64())])
+LIST = pa.schema([("v", pa.list_(pa.int64()))])
+
+
+@pytest.mark.parametrize(
+    ("function", "gives", "per", "expected"),
+    [
+        (with_one_row, NUMBER, Per.ROW, list(range(6))),
+        (with_one_list, LIST, Per.ROW, [[v, v] for v in range(6)]),
+        (with_a_generator, LIST, Per.ROW, [[v] * count for v in range(6) for count in (1, 2, 3)]),
+        (with_one_array, NUMBER, Per.KEY, list(range(6))),
+    ],
+)
+@pytest.mark.parametrize("together", [1, 2, 6])
+def test_rows_that_share_a_list_or_an_array_are_the_same_wherever_a_batch_ends(
+    function: Callable[..., Any], gives: pa.Schema, per: Per, expected: list[Any], together: int
+) -> None:
+    source = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    operator = StatefulMap(map_op(function, source, ["k"], COUNT, gives, per), [source], ["k"])
+    made = []
+    for first in range(0, 6, together):
+        rows = [(v if per is Per.KEY else 0, v) for v in range(first, first + together)]
+        made += operator.apply(0, batch_of(source, rows, ["k"])).rows.column("v").to_pylist()
+    assert sorted(made) == sorted(expected)
+
+
+def changed_while_rows_come(key: int, row: Any, state: Any) -> tuple[Iterator[tuple[int]], list[list[int]]]:
+    seen = [] if state is None else state.seen
+    seen.append(row.v)
+
+    def rows() -> Iterator[tuple[int]]:
+        seen.append(777)
+        yield (len(seen),)
+
+    return rows(), [seen]
+
+
+def test_a_state_is_kept_as_it_was_returned() -> None:
+    source, state = pa.schema([("k", pa.int64()), ("v", pa.int64())]), pa.schema([("seen", pa.list_(pa.int64()))])
+    operator = StatefulMap(map_op(changed_while_rows_come, source, ["k"], state, COUNT), [source], ["k"])
+    assert operator.apply(0, batch_of(source, [(0, 1), (0, 2)], ["k"])).rows["n"].to_pylist() == [2, 3]
+    assert operator.apply(0, batch_of(source, [(0, 3)], ["k"])).rows["n"].to_pylist() == [4]
 
 
 def test_an_empty_batch_gives_none() -> None:

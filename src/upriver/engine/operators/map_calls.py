@@ -164,8 +164,9 @@ def _key_by_key(shapes: Shapes, given: Given, rows: Iterable[Any], fold: Fold) -
 def _state(shapes: Shapes, answer: Any, output: OutputRows) -> Any:
     """Add the rows of an answer to the output; returns the state in it."""
     rows, state = _answer(answer, _ROWS_AND_STATE)
+    kept = None if state is None else shapes.state.settled(state)  # as it is now: a generator of rows may change it
     output.add(rows)
-    return None if state is None else shapes.state.settled(state)
+    return kept
 
 
 class BatchCalls:

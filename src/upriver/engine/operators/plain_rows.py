@@ -3,6 +3,9 @@
 Arrow itself would accept 1.5 as an integer, and a time without a zone as UTC. Here a value must have the class that
 reading it back gives: an ``int`` for an integer, a ``str`` for a string. Scalars of Numpy and Arrow stand for the
 Python value that they hold.
+
+A function may change a list or an array after it has returned it. Rows are converted many at a time, so they are copied
+when they are returned: otherwise a row would depend on where a batch ends.
 """
 
 import math
@@ -74,7 +77,7 @@ class PlainValues:
             raise Misfit(f"{shown(values[row])} does not fit {self.type}: {cause}", row) from cause
 
     def _checked(self, value: Any, row: int) -> Any:
-        value = _unwrapped(value)
+        value = unwrapped(value)
         if value is not None and not self.fits(value):
             raise Misfit(f"{shown(value)} is not {self.expected}, which {self.type} needs", row)
         return value
@@ -273,13 +276,30 @@ def _never(value: Any) -> bool:
     return False
 
 
+_CONSTANT = frozenset({type(None), bool, int, float, str, bytes, Decimal, date, datetime})
+"""Python's own classes whose values cannot change."""
+
+
+def unwrapped(value: Any) -> Any:
+    """A copy that no later change to the value reaches, with Python's values for Numpy's and Arrow's. Raises Misfit for
+    a value that holds itself."""
+    try:
+        return value if type(value) in _CONSTANT else _unwrapped(value)
+    except RecursionError as error:
+        raise Misfit(f"{shown(value)} holds itself, or has too many levels of values within values") from error
+
+
 def _unwrapped(value: Any) -> Any:
-    if isinstance(value, np.generic | np.ndarray):
-        return _unwrapped(value.tolist()) if value.dtype == object else value.tolist()
+    if isinstance(value, list):
+        return list(value if _CONSTANT.issuperset(map(type, value)) else map(_unwrapped, value))
+    if isinstance(value, tuple):
+        return tuple(value if _CONSTANT.issuperset(map(type, value)) else map(_unwrapped, value))
     if isinstance(value, Mapping):
-        return {_unwrapped(key): _unwrapped(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_unwrapped(one) for one in value]
+        keys, parts = _unwrapped(tuple(value)), _unwrapped(tuple(value.values()))
+        return dict(zip(keys, parts, strict=True))
+    # Numpy's texts are Python's as well, and lose zeros at their end as Numpy's.
+    if isinstance(value, np.generic | np.ndarray) and not isinstance(value, str | bytes):
+        return _unwrapped(value.tolist()) if value.dtype == object else value.tolist()
     return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
@@ -348,6 +368,13 @@ class PlainRows(RowReader):
             raise Misfit(f"the {self._what} {shown(row)} does not have just {self._wanted()}")
         return [row[name] for name in self._names]
 
+    def copied(self, row: Any) -> Fields:
+        """Like :meth:`fields`, but no later change to the row reaches them."""
+        fields = self.fields(row)
+        if _CONSTANT.issuperset(map(type, fields)):
+            return tuple(fields)
+        return [field if type(field) in _CONSTANT else unwrapped(field) for field in fields]
+
     def settled(self, row: Any) -> Any:
         """The named tuple that reading the row back would give. Raises Misfit."""
         fields = self.fields(row)
@@ -369,7 +396,7 @@ class PlainRows(RowReader):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def fitted(self, rows: Any) -> pa.RecordBatch:
-        """An Arrow batch or table as a batch of exactly this schema.
+        """An Arrow batch or table as a batch of exactly this schema, which shares no memory with it.
 
         Columns may come in any order, and as another type of the same kind, if no value is lost. Raises Misfit.
         """
@@ -379,12 +406,12 @@ class PlainRows(RowReader):
             )
         if not isinstance(rows, pa.RecordBatch):
             raise Misfit(f"{shown(rows)} is no pyarrow.RecordBatch or Table of {self._wanted()}")
-        if rows.schema.equals(self.schema):
-            return rows
-        if sorted(rows.schema.names) != sorted(self._names):
-            raise Misfit(f"the columns {', '.join(rows.schema.names)} are not just {self._wanted()}")
-        columns = [self._cast(rows.column(field.name), field) for field in self.schema]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        if not rows.schema.equals(self.schema):
+            if sorted(rows.schema.names) != sorted(self._names):
+                raise Misfit(f"the columns {', '.join(rows.schema.names)} are not just {self._wanted()}")
+            columns = [self._cast(rows.column(field.name), field) for field in self.schema]
+            rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return pa.concat_batches([rows, rows.slice(0, 0)])  # of two batches Arrow copies their rows, of one nothing
 
     def _cast(self, values: pa.Array, field: pa.Field) -> pa.Array:
         if not _may_be_cast(values.type, field.type):
@@ -428,7 +455,7 @@ class OutputRows:
             self.rows += batch.num_rows
         else:
             before = len(self._plain)
-            self._plain.extend(map(self._shape.fields, more))
+            self._plain.extend(map(self._shape.copied, more))
             self.rows += len(self._plain) - before
 
     def written(self) -> pa.RecordBatch:
