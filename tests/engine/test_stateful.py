@@ -1,13 +1,15 @@
 """A stateful map as a view of several workers: planned, fed epoch by epoch in order, moved at any point, looked up."""
 
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY, Row, plain_rows
-from stateful_kit import folded, recall_op
+from stateful_kit import folded, map_op, recall_op
 
 from simulator.dataflow_world import DataflowWorld
 from upriver.engine.expressions import Evaluator
@@ -72,3 +74,26 @@ def test_a_view_has_each_keys_rows_in_order_wherever_keys_move(
         asked = [pa.array([of[key.index(name)]], EVENTS.schema.field(name).type) for name in plan.key]
         answer = world.lookup(pa.RecordBatch.from_arrays(asked, list(plan.key)))
         assert [row[len(key) :] for row in plain_rows(answer) if row[: len(key)] == of] == expected[of]
+
+
+def picky(key: str, row: Any, state: None) -> tuple[list[tuple[int]], None]:
+    if row.at == 3:
+        raise ValueError("three")
+    return [(row.at,)], None
+
+
+@pytest.mark.parametrize("sets_aside", [True, False], ids=["of the map", "of its table"])
+def test_a_row_that_a_map_rejects_is_the_maps_whichever_view_computes_it(
+    sets_aside: bool, evaluator: Evaluator
+) -> None:
+    number = pa.schema([("n", pa.int64())])
+    op = replace(map_op(picky, EVENTS.schema, ["k"], number, number), name="good", sets_aside=sets_aside)
+    relation = Relation(op, (Relation(Scan(EVENTS.name), (), EVENTS.schema),), op.output)
+    found = []
+    for view in ("good", "its reader"):
+        plan = DataflowPlan(view, "", ("k",), op.output, plan_regions(view, relation, ["k"], {EVENTS.name: EVENTS}))
+        world = DataflowWorld(plan, {EVENTS.name: EVENTS}, evaluator, Random(1), sets_aside=[EVENTS.name])
+        rows = [{"k": "a", "g": 1, "at": at, "tags": []} for at in range(6)]
+        world.run_epoch({EVENTS.name: pa.RecordBatch.from_pylist(rows, EVENTS.schema)})
+        found += [(each.view, each.table, each.rows["at"].to_pylist()) for each in world.set_aside]
+    assert found == [("good", "good" if sets_aside else EVENTS.name, [3])] * 2

@@ -166,8 +166,9 @@ class Gate:
             return operator
         assert isinstance(node.op, StatefulMapOp)
         of_table = come.get(node.inputs[0]) if len(node.inputs) == 1 else None
-        name = node.op.name if node.op.sets_aside else of_table
-        return operator if name is None else _FilteringMap(operator, view, name, self._aside)
+        table = node.op.name if node.op.sets_aside else of_table
+        # Which view's plan holds the map depends on what else reads it: a rejected row is of the map.
+        return operator if table is None else _FilteringMap(operator, node.op.name or view, table, self._aside)
 
     def let_in(self, number: int, flowing: Flowing) -> None:
         """Keep bad rows out if a table's rows come into the region with this number. Add what nodes make of the good
@@ -202,7 +203,7 @@ class _FilteringMap:
     __slots__ = ("_aside", "_map", "_table", "_view")
 
     def __init__(self, operator: StatefulMap, view: str, table: str, aside: list[SetAside]) -> None:
-        """aside: where rows on which the function fails go."""
+        """view: whose rows the map makes. aside: where rows on which the function fails go."""
         self._map = operator
         self._view = view
         self._table = table
