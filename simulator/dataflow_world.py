@@ -161,6 +161,7 @@ class DataflowWorld:
             most = max(self._settled_max, worker[name].waiting // PIECES_MIN)
             _, keys = worker[name].settle_in_parts(self._rng.randint(1, most))
             self.parts += len(keys)
+            self.set_aside += worker[name].left_out()
             self._maybe_move()
         sent: list[list[Delivery]] = []
         for worker in self.workers:

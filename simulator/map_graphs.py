@@ -1,14 +1,16 @@
 """Graphs of stateful maps over the cluster's tables and views, and what they give if one process follows the order of
 ``plan/row_order.py`` by the letter.
 
-The function's output depends on all rows that its key has had, and on their order.
+The function's output depends on all rows that its key has had, and on their order. That of a map that sets rows aside
+fails on some of them.
 """
 
 import pickle
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from types import MappingProxyType
 from typing import Any
@@ -33,6 +35,8 @@ MAPS_MAX = 5
 SOURCES_MAX = 3
 FORGETS_AFTER = 4
 """Rows of a key after which the function drops its state."""
+FAILS_EVERY = 6
+"""A picky function fails on about one row in so many."""
 SPECS = {table.name: table for table in TABLES}
 READ_VIEWS = {
     "volumes": VIEWS[0].sql,
@@ -67,11 +71,21 @@ def step(row: Row, state: Row | None) -> tuple[list[Row], Row | None]:
     return [(crc % 7, n, crc + copy) for copy in range(crc % 3)], None if n == FORGETS_AFTER else (n, crc)
 
 
-def by_row(_key: Any, row: Any, state: Any) -> tuple[list[Row], Row | None]:
+def picky_step(row: Row, state: Row | None) -> tuple[list[Row], Row | None]:
+    """The same; raises ValueError for some rows, behind some states."""
+    if zlib.crc32(repr((row, state)).encode()) % FAILS_EVERY == 0:
+        raise ValueError("such a row")
+    return step(row, state)
+
+
+Step = Callable[[Row, Row | None], tuple[list[Row], Row | None]]
+
+
+def by_row(step: Step, _key: Any, row: Any, state: Any) -> tuple[list[Row], Row | None]:
     return step(tuple(row), None if state is None else tuple(state))
 
 
-def by_key(_key: Any, rows: pa.RecordBatch, state: Any) -> tuple[list[Row], Row | None]:
+def by_key(step: Step, _key: Any, rows: pa.RecordBatch, state: Any) -> tuple[list[Row], Row | None]:
     kept, made = None if state is None else tuple(state), list[Row]()
     for row in _rows_in(rows):
         more, kept = step(row, kept)
@@ -79,21 +93,18 @@ def by_key(_key: Any, rows: pa.RecordBatch, state: Any) -> tuple[list[Row], Row 
     return made, kept
 
 
-@dataclass(frozen=True)
-class ByBatch:
+def by_batch(
+    step: Step, schema: pa.Schema, keys: Any, rows: pa.RecordBatch, states: pa.RecordBatch
+) -> tuple[Any, Any, Any]:
     """schema: of the rows that it gives."""
-
-    schema: pa.Schema
-
-    def __call__(self, keys: Any, rows: pa.RecordBatch, states: pa.RecordBatch) -> tuple[Any, Any, Any]:
-        kept: list[Row | None] = [None if state[0] is None else state for state in _rows_in(states)]
-        made, owners = list[Row](), list[int]()
-        for key, row in zip(keys.tolist(), _rows_in(rows), strict=True):
-            more, kept[key] = step(row, kept[key])
-            made += more
-            owners += [key] * len(more)
-        none = (None,) * len(STATE)
-        return np.array(owners, np.int64), _batch(made, self.schema), _batch([one or none for one in kept], STATE)
+    kept: list[Row | None] = [None if state[0] is None else state for state in _rows_in(states)]
+    made, owners = list[Row](), list[int]()
+    for key, row in zip(keys.tolist(), _rows_in(rows), strict=True):
+        more, kept[key] = step(row, kept[key])
+        made += more
+        owners += [key] * len(more)
+    none = (None,) * len(STATE)
+    return np.array(owners, np.int64), _batch(made, schema), _batch([one or none for one in kept], STATE)
 
 
 def _rows_in(rows: pa.RecordBatch) -> list[Row]:
@@ -110,12 +121,18 @@ def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class GraphMap:
-    """sources: by name, with the columns of the key. tells_source: as of ``StatefulMapOp``."""
+    """sources: by name, with the columns of the key. tells_source, sets_aside: as of ``StatefulMapOp``."""
 
     name: str
     sources: tuple[tuple[str, tuple[str, ...]], ...]
     per: Per
     tells_source: bool
+    sets_aside: bool = False
+
+    @property
+    def step(self) -> Step:
+        """What the function does for each row."""
+        return picky_step if self.sets_aside else step
 
     @property
     def gives(self) -> pa.Schema:
@@ -135,7 +152,7 @@ def drawn_graph(rng: Random, maps_max: int = MAPS_MAX, *, may_change: bool = Tru
         if of_maps and rng.random() < 0.7:
             chosen = list(dict.fromkeys([rng.choice(of_maps), *chosen[1:]]))
         sources = tuple((one, rng.choice(keys[one][width])) for one in chosen)
-        found.append(GraphMap(name, sources, rng.choice(list(Per)), tells))
+        found.append(GraphMap(name, sources, rng.choice(list(Per)), tells, sets_aside=rng.random() < 0.4))
         keys[name] = _keys_of(name, width, sources[0][1])
     return found
 
@@ -167,8 +184,15 @@ class DeclaredGraph:
         """By map, the columns of its key."""
         for each in graph:
             inputs = MapInputs(tuple((self.readables[one], key) for one, key in each.sources), each.tells_source)
-            function = {Per.ROW: by_row, Per.KEY: by_key, Per.BATCH: ByBatch(each.gives)}[each.per]
-            op = stateful_map_op(each.name, inputs, pickle.dumps(function), each.gives, STATE, per=each.per)
+            function = {
+                Per.ROW: partial(by_row, each.step),
+                Per.KEY: partial(by_key, each.step),
+                Per.BATCH: partial(by_batch, each.step, each.gives),
+            }[each.per]
+            policy = "set_aside" if each.sets_aside else "fail"
+            op = stateful_map_op(
+                each.name, inputs, pickle.dumps(function), each.gives, STATE, per=each.per, on_bad_row=policy
+            )
             self._rows[each.name] = mapped_rows(op, [self._rows[one] for one, _ in each.sources])
             self.readables[each.name] = Readable("the stateful map", each.name, op.output, upstream=op.key)
             self.keys[each.name] = pa.schema(list(op.output)[: len(op.key)])
@@ -201,11 +225,13 @@ class DeclaredGraph:
 
 @dataclass
 class OneProcess:
-    """What the maps give. made: by map and key, all rows in order, without their key."""
+    """What the maps give. made: by map and key, all rows in order, without their key. set_aside: by map, the rows on
+    which its function fails."""
 
     graph: DeclaredGraph
     database: duckdb.DuckDBPyConnection = field(default_factory=lambda: duckdb.connect(config={"threads": 1}))
     made: dict[str, dict[Key, list[Row]]] = field(default_factory=dict)
+    set_aside: dict[str, list[Row]] = field(default_factory=dict)
     _states: dict[tuple[str, Key], Row | None] = field(default_factory=dict)
     _before: dict[str, Counter[Row]] = field(default_factory=dict)
     _seen: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
@@ -240,14 +266,26 @@ class OneProcess:
         for each in self.graph.maps:
             made: list[tuple[Key, Row]] = []
             for of, rows in self._taken(each, given, changes).items():
-                for row in rows:
-                    more, self._states[each.name, of] = step(row, self._states.get((each.name, of)))
-                    made += [(of, new) for new in more]
+                for fail_together in [[row] for row in rows] if each.per is Per.ROW else [rows]:
+                    made += [(of, new) for new in self._called(each, of, fail_together)]
             of_map = self.made.setdefault(each.name, {})
             for of, new in made:
                 of_map.setdefault(of, []).append(new)
             hashes = {of: _hash_of(of, self.graph.keys[each.name]) for of, _ in made}
             given[each.name] = [(*of, *new) for of, new in sorted(made, key=lambda one: hashes[one[0]])]
+
+    def _called(self, each: GraphMap, of: Key, rows: Sequence[Row]) -> list[Row]:
+        """What the function gives for rows of one key; nothing, if it fails on one of them and they are set aside."""
+        state, made = self._states.get((each.name, of)), list[Row]()
+        try:
+            for row in rows:
+                more, state = each.step(row, state)
+                made += more
+        except ValueError:
+            self.set_aside.setdefault(each.name, []).extend(rows)
+            return []
+        self._states[each.name, of] = state
+        return made
 
     def _taken(
         self, each: GraphMap, given: Mapping[str, list[Row]], changes: Mapping[str, list[tuple[Row, int]]]

@@ -1,6 +1,8 @@
 """Stateful maps that feed each other, on several workers, wherever keys move: each gets the rows of a key in the order
-that ``plan/row_order.py`` says, and so gives what one process gives that follows the order by the letter."""
+that ``plan/row_order.py`` says, and so gives and sets aside what one process does that follows the order by the
+letter."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -12,6 +14,7 @@ from soak import drawn_seed, examples
 
 from simulator.dataflow_world import DataflowWorld
 from simulator.map_graphs import SPECS, DeclaredGraph, OneProcess, drawn_graph
+from simulator.oracle import rows_in
 from simulator.tables import TABLES, Key, RowSource
 from upriver.engine.expressions import Evaluator
 from upriver.plan.flows import as_one
@@ -54,8 +57,10 @@ def play(seed: int, evaluator: Evaluator) -> None:
     of_flows = (replace(as_one(together, plan.name), feeds=()) for plan in together if plan.is_kept)
     for plan in (*(plan for plan in graph.plans(keep) if keep.get(plan.name) != FEEDS_ALONE), *of_flows):
         world = DataflowWorld(plan, SPECS, evaluator, Random(seed))
+        set_aside: Counter[tuple[str, str]] = Counter()
         for span, clock in zip(spans, clocks, strict=True):
             world.run_span(span, clock if plan.is_clocked else None)
+            set_aside.update((aside.table, repr(row)) for aside in world.set_aside for row in rows_in(aside.rows))
         found: dict[Key, list[tuple[object, ...]]] = {}
         for row in world.scan().to_pylist():
             values = tuple(row.values())
@@ -63,6 +68,8 @@ def play(seed: int, evaluator: Evaluator) -> None:
         made = {key: rows for key, rows in oracle.made[plan.name].items() if rows}
         expected = {key: kept(rows, keep.get(plan.name)) for key, rows in made.items()}
         assert found == expected, f"play({seed}): {plan.name} of {graph.maps}"
+        bad = Counter((name, repr(row)) for name in plan.maps for row in oracle.set_aside.get(name, []))
+        assert set_aside == bad, f"play({seed}): {plan.name} of {graph.maps}"
 
 
 def drawn_keep(rng: Random, name: str) -> Keep | None:

@@ -529,6 +529,12 @@ class StatefulMapOp:
         return self.sources or (MapSource("", self.key),)
 
     @property
+    def reads_epochs(self) -> bool:
+        """Whether the rows of a table come to it with their epochs: they are merged with others, or go to another map,
+        or fail together with those that their key has in their epoch."""
+        return self.is_ordered or len(self.sources) > 1 or self.per is not Per.ROW
+
+    @property
     def waits(self) -> bool:
         """Whether rows of a key that come one after the other wait for the rest of their epoch."""
         return len(self.sources) > 1 or any(source.changes for source in self.sources)

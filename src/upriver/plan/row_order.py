@@ -10,6 +10,8 @@ The order follows from data alone, wherever the rows were computed, and in whate
 
 A row that a map gives is of the epoch of the row that it was given for. So a map that feeds another one is called for
 one epoch of a key at a time, also when many epochs are read at once. Its rows carry the columns below behind their own.
+A map that sets rows aside is called so, too, unless it is called row by row: which rows fail together follows from data
+alone.
 The rows of a table carry their epoch. No function sees these columns.
 """
 

@@ -272,13 +272,14 @@ def mapped(
     is_ordered: bool = False,
 ) -> Step:
     """The rows of a stateful map; with the columns of their order, if they go to another map. Raises UnsupportedSql."""
+    op = replace(op, is_ordered=is_ordered)
     inputs: list[Step] = []
     for entry, part in zip(op.inputs, relation.inputs, strict=True):
         match part.op:
             case StatefulMapOp() as upstream:
                 rows = steps.given(upstream)
                 inputs.append(rows or mapped(source, upstream, part, tables, steps, is_ordered=True))
-            case Scan(table) if not entry.changes and (is_ordered or len(op.inputs) > 1):
+            case Scan(table) if not entry.changes and op.reads_epochs:
                 spec = tables[table]
                 inputs.append(steps.make(Scan(table, is_dated=True), (), dated_schema(spec.schema)))
             case _:
@@ -290,9 +291,7 @@ def mapped(
     fault = _no_key(inputs[0], op.inputs[0].key, "a stateful map by")
     if fault is not None:
         raise source.unsupported(None, *fault)
-    if not is_ordered:
-        return steps.make(op, inputs, relation.schema)
-    return steps.make(replace(op, is_ordered=True), inputs, given_schema(relation.schema))
+    return steps.make(op, inputs, given_schema(relation.schema) if is_ordered else relation.schema)
 
 
 def _aggregated(plan: AggregatePlan, source: Step, schema: pa.Schema, steps: Steps) -> Step:

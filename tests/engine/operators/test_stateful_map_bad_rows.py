@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY, Row, batch_of, plain_rows
 
+from upriver.engine.batch import Batch
 from upriver.engine.operators.map_calls import BisectedCalls, Given, Made
 from upriver.engine.operators.stateful_map import StatefulMap
 from upriver.engine.stateful import ANY_STATE, AnyState
 from upriver.errors import RowError
 from upriver.plan.plan import Per
 from upriver.plan.plan import StatefulMapOp as Op
+from upriver.plan.row_order import dated_schema
 
 SOURCE = pa.schema([("k", pa.string()), ("v", pa.int64())])
 GIVES = pa.schema([("before", pa.int64()), ("v", pa.int64())])
@@ -68,15 +70,16 @@ FORMS: dict[Per, tuple[Callable[..., Any], pa.Schema]] = {
 }
 
 
-def stateful_map(per: Per) -> StatefulMap:
+def stateful_map(per: Per, source: pa.Schema = SOURCE) -> StatefulMap:
+    """source: of the rows that will come."""
     function, state = FORMS[per]
     return StatefulMap(
-        Op(("k",), pickle.dumps(function), per, state, pa.schema([SOURCE.field("k"), *GIVES])), [SOURCE], ("k",)
+        Op(("k",), pickle.dumps(function), per, state, pa.schema([SOURCE.field("k"), *GIVES])), [source], ("k",)
     )
 
 
 def good_and_bad(rows: list[Row], per: Per) -> tuple[list[Row], list[Row]]:
-    """Of one batch."""
+    """Of one epoch."""
     bad = [row for row in rows if row[1] in (RAISES, MISFITS)]
     if per is not Per.ROW:
         bad_keys = {row[0] for row in bad}
@@ -88,11 +91,28 @@ def good_and_bad(rows: list[Row], per: Per) -> tuple[list[Row], list[Row]]:
 @MANY
 @given(batches=st.lists(st.lists(ROW, max_size=20), max_size=4))
 def test_all_is_as_if_bad_rows_had_never_come(batches: list[list[Row]], per: Per) -> None:
-    operator = stateful_map(per)
+    _compare(stateful_map(per), per, [(batch_of(SOURCE, rows, ["k"]), [rows]) for rows in batches])
+
+
+@pytest.mark.parametrize("per", list(Per))
+@MANY
+@given(spans=st.lists(st.lists(st.lists(ROW, max_size=8), min_size=1, max_size=4), max_size=3))
+def test_the_same_rows_are_left_out_however_many_epochs_come_at_once(spans: list[list[list[Row]]], per: Per) -> None:
+    source, first, batches = dated_schema(SOURCE), 1, []
+    for epochs in spans:
+        rows = [(*row, number) for number, of_epoch in enumerate(epochs, start=first) for row in of_epoch]
+        batches.append((batch_of(source, rows, ["k"]), epochs))
+        first += len(epochs)
+    _compare(stateful_map(per, source), per, batches)
+
+
+def _compare(operator: StatefulMap, per: Per, batches: list[tuple[Batch, list[list[Row]]]]) -> None:
+    """Apply the batches, each of these epochs, and compare them with the good rows of one epoch after the other."""
     counts: dict[Any, int] = {}
-    for rows in batches:
-        given_out, left_out, errors = operator.apply_good([batch_of(SOURCE, rows, ["k"])])
-        good, bad = good_and_bad(rows, per)
+    for batch, epochs in batches:
+        given_out, left_out, errors = operator.apply_good([batch])
+        of_each = [good_and_bad(rows, per) for rows in epochs]
+        good, bad = ([row for rows in kind for row in rows] for kind in zip(*of_each, strict=True))
         expected: dict[Any, list[Row]] = {}
         for key, v in good:
             expected.setdefault(key, []).append((key, counts.get(key, 0), v))

@@ -25,7 +25,7 @@ from upriver.engine.operators.operator import check_new, part_of
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch
-from upriver.plan.plan import StatefulMapOp
+from upriver.plan.plan import Per, StatefulMapOp
 from upriver.plan.row_order import given_schema
 from upriver.state.columns import array_of, cells_of, replaceable_of
 from upriver.state.indexes import RoutedIndex, first_equal, run_heads
@@ -164,51 +164,54 @@ class StatefulMap(TwoStores[States]):
         ProtocolError for a retraction, if the input is no view's changes: what a function has made of a row cannot be
         undone.
         """
-        return self._applied(batches, self._surely)[0]
+        return self._applied(batches, self._surely, by_epoch=self._op.is_ordered)[0]
 
     def apply_good(self, batches: Sequence[Batch | None]) -> tuple[Batch, pa.RecordBatch, Sequence[str]]:
         """Call the function for the rows, as if the rows on which it fails had never come. If it is called row by row,
-        only these rows are left out; else all rows that their keys have in the batch.
+        only these rows are left out; else all rows that their keys have in their epochs, if rows come with those, or
+        in the batch.
 
         Returns what :meth:`apply_together` does, the rows that were left out, and what is wrong with each. Raises
         ProtocolError.
         """
-        return self._applied(batches, self._bisected)
+        return self._applied(batches, self._bisected, by_epoch=self._op.is_ordered or self._op.per is not Per.ROW)
 
     def _surely(self, given: Given) -> GoodCalls:
         return GoodCalls(self._call(given), np.empty(0, np.int64), ())
 
     def _applied(
-        self, batches: Sequence[Batch | None], call: Callable[[Given], GoodCalls]
+        self, batches: Sequence[Batch | None], call: Callable[[Given], GoodCalls], *, by_epoch: bool
     ) -> tuple[Batch, pa.RecordBatch, Sequence[str]]:
+        """by_epoch: rows of several epochs do not go into one call, if rows come with their epochs."""
         arrived = self._rows.of(batches)
         if arrived is None:
             nothing = Batch(pa.RecordBatch.from_pylist([], self.schema), np.empty(0, np.uint64))
             return nothing, pa.RecordBatch.from_pylist([], self._rows.schema), ()
         try:
-            return self._called(arrived, call)
+            return self._called(arrived, call, by_epoch=by_epoch)
         except RowError as error:
             if not self._op.name:
                 raise
             raise RowError(f"stateful map {self._op.name!r}: {error}") from (error.__cause__ or error)
 
     def _called(
-        self, arrived: Arrived, call: Callable[[Given], GoodCalls]
+        self, arrived: Arrived, call: Callable[[Given], GoodCalls], *, by_epoch: bool
     ) -> tuple[Batch, pa.RecordBatch, Sequence[str]]:
         arrived, given, hashes = self._given(arrived)
+        assert not (self._op.is_ordered and arrived.epochs is None), "a map that feeds another one gets rows' epochs"
+        if not by_epoch or arrived.epochs is None:
+            found = call(given)
+            return self._kept(given, hashes, found.made, ()), given.rows.take(pa.array(found.bad)), found.errors
+        dated = called_by_epoch(call, given, arrived.epochs)
+        found, owners = dated.found, dated.found.made.owners
         order: list[pa.Array] = []
         if self._op.is_ordered:
-            assert arrived.epochs is not None, "a map that feeds another one is given the epochs of its rows"
-            dated = called_by_epoch(call, given, arrived.epochs)
-            found, owners = dated.found, dated.found.made.owners
             upstream = hashes if self._key_is_routing else hash64(given.keys.columns)
             order = [
                 array_of(pa.uint32(), dated.epochs.astype(np.uint32)),
                 array_of(pa.uint64(), upstream[owners]),
                 array_of(pa.int64(), dated.sequence),
             ]
-        else:
-            found = call(given)
         made = self._kept(given, hashes, found.made, order)
         return made, given.rows.take(pa.array(found.bad)), found.errors
 
