@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from checkpoint_kit import a_lake
-from coordinator_kit import PLAN, planned
+from coordinator_kit import PLAN, TABLE, planned
+from stateful_kit import recall_op
 
 from upriver.errors import DeclarationError, LakeError, LakeInUse
 from upriver.ids import MapVersion, Term, VnodeId, WorkerId
@@ -24,6 +25,7 @@ from upriver.lake.control import (
     write_control,
 )
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
+from upriver.plan.plan import DataflowPlan, Node, Per
 from upriver.protocol.coordinator_events import RescaleBegun, RescaleEnded, RescaleOutcome
 from upriver.vnodes import Placement
 
@@ -194,6 +196,32 @@ def test_views_are_noted_when_they_are_declared_replaced_and_dropped(lake: Owned
         ("other", other.sql, 1.0, 3.0, "dropped"),
         ("rows", "SELECT 1", 2.0, None, None),
     ]
+
+
+def mapped(name: str, **definitions: str) -> DataflowPlan:
+    """A view that computes these stateful maps, by the definitions of their functions."""
+    plan = planned(name)
+    (region,) = plan.regions
+    op = recall_op(TABLE.schema, ("k",), Per.ROW)
+    ops = [replace(op, name=of, definition=definition) for of, definition in definitions.items()]
+    nodes = tuple(Node(op, (0,), op.output) for op in ops)
+    return replace(plan, regions=(replace(region, nodes=(*region.nodes, *nodes)),))
+
+
+def test_stateful_maps_have_the_definitions_that_were_declared_last(lake: OwnedLake) -> None:
+    record = record_of(lake).with_views((planned("rows"),), 1.0)
+    assert record.maps == {}
+    record = record.with_views((mapped("m", m="one"), mapped("reader", m="one")), 2.0)
+    assert record.maps == {"m": "one"}
+    planned_together = record.with_views((mapped("m", m="one"), mapped("reader")), 3.0)
+    assert planned_together.maps == {"m": "one"}
+    assert planned_together.gone == record.gone, "the reader is the same, whatever computes what it reads"
+    write_control(lake, planned_together.with_views((mapped("m", m="two"), planned("reader")), 4.0), 1, AT)
+    found = find_control(lake).record
+    assert found is not None
+    assert found.maps == {"m": "two"}
+    assert [(view.name, view.ended) for view in found.gone[len(record.gone) :]] == [("m", "replaced")]
+    assert found.with_views((), 5.0).maps == {}
 
 
 def test_the_last_views_that_are_gone_are_kept(lake: OwnedLake) -> None:

@@ -1,6 +1,7 @@
 """Stateful maps that feed each other, on Spark: the document's own graph, and what a map may be declared with."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -267,8 +268,9 @@ def test_what_reads_a_map_fails_with_it(spark: Any, tmp_path: Path) -> None:
 def test_a_start_says_that_a_function_is_another_one(spark: Any, tmp_path: Path) -> None:
     write(orders(spark, 0, 10), tmp_path / "orders")
 
-    def declared(step: int, version: str | None = None) -> App:
-        app = app_on(spark, tmp_path)
+    def declared(step: int, version: str | None = None, app: App | None = None) -> App:
+        """app: one that runs."""
+        app = app or app_on(spark, tmp_path)
         app.stateful_map(
             "counts",
             source="totals",
@@ -279,17 +281,24 @@ def test_a_start_says_that_a_function_is_another_one(spark: Any, tmp_path: Path)
         )
         return app
 
-    def warned(app: App) -> list[str]:
+    def warned(app: App, then: Callable[[App], object] | None = None) -> list[str]:
+        """then: what is done to the running app in the end."""
         with warnings.catch_warnings(record=True) as caught, app:
             warnings.simplefilter("always")
             app.start()
             app.wait(timeout=120)
             assert max(row["n"] for row in app.lookup("counts", ["i1"]).to_pylist()) in (3, 6)
+            if then is not None:
+                then(app)
         return [str(each.message) for each in caught if each.category is UpriverWarning]
 
+    def redeclare(app: App) -> None:
+        app.drop_view("counts")
+        declared(2, app=app)
+
     assert warned(declared(1)) == []
-    assert warned(declared(1)) == []
-    (message,) = warned(declared(2))
-    assert message.startswith("stateful map 'counts' has another function than when the app was last started")
+    assert warned(declared(1), redeclare) == []
+    (message,) = warned(declared(1))
+    assert message.startswith("stateful map 'counts' has another function than when the app last ran")
     assert len(warned(declared(2, "a"))) == 1
     assert warned(declared(1, "a")) == []

@@ -967,7 +967,6 @@ def _take_over(root: str) -> None:
     """The next driver of a lake begins."""
     lake = OwnedLake(root, LakeRecord(8, (EVENTS, USERS), INDEXES), {})
     try:
-        lake.maps_before()
         lake.sweep()
     finally:
         lake.release()

@@ -75,7 +75,7 @@ class RescaleCost:
 class ViewEntry:
     """A declared view. since, until: seconds since 1970, of its first and last record. ended: ``dropped`` or
     ``replaced``; ``None`` while it is declared. functions: those of the user's that it calls, each as its name and a
-    digest."""
+    digest. maps: as of :class:`DataflowPlan`."""
 
     name: str
     sql: str
@@ -85,10 +85,13 @@ class ViewEntry:
     until: float | None = None
     ended: str | None = None
     functions: tuple[str, ...] = ()
+    maps: Mapping[str, str] = field(default_factory=dict)
 
     def declares_the_same(self, plan: DataflowPlan) -> bool:
-        declared = plan.sql, plan.key, plan.full_because is None, _functions_of(plan)
-        return (self.sql, self.key, self.is_partial, self.functions) == declared
+        """Other maps that it computes depend on what it is planned together with."""
+        function = plan.maps.get(self.name)
+        declared = plan.sql, plan.key, plan.full_because is None, _functions_of(plan), function
+        return (self.sql, self.key, self.is_partial, self.functions, self.maps.get(self.name, function)) == declared
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "key": list(self.key), "functions": list(self.functions)}
@@ -114,6 +117,11 @@ class ControlRecord:
     views: tuple[ViewEntry, ...] = ()
     gone: tuple[ViewEntry, ...] = ()
     marks: Mapping[str, ReadThrough] = field(default_factory=dict)
+
+    @property
+    def maps(self) -> dict[str, str]:
+        """The stateful maps of the declared views, each with the definition of its function."""
+        return {name: definition for view in self.views for name, definition in view.maps.items()}
 
     @property
     def to_begin_with(self) -> Placement:
@@ -168,7 +176,7 @@ class ControlRecord:
         for plan in plans:
             before = known.get(plan.name)
             if before is not None and before.declares_the_same(plan):
-                views.append(before)
+                views.append(replace(before, maps=plan.maps))
             else:
                 is_partial = plan.full_because is None
                 entry = ViewEntry(
@@ -178,6 +186,7 @@ class ControlRecord:
                     is_partial=is_partial,
                     since=at,
                     functions=_functions_of(plan),
+                    maps=plan.maps,
                 )
                 views.append(entry)
         return replace(self, views=tuple(views), gone=tuple(gone[-VIEWS_GONE_MAX:]))

@@ -665,14 +665,6 @@ class OwnedLake(Lake):
             self._keep(table, declared.indexes[table.name])
         return term
 
-    def maps_before(self) -> dict[str, str]:
-        """The stateful maps of the driver before, each with the definition of its function; none, if they are not
-        known."""
-        try:
-            return self.read_as(term_path(Term(self.term - 1)), lambda record: dict(record.get("maps", {})))
-        except (FileNotFoundError, CorruptFile):
-            return {}
-
     def _check_creates(self, term: Term) -> None:
         """Raise DeclarationError unless the filesystem refuses to create a file that is there."""
         path = term_path(term)

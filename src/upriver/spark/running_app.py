@@ -116,9 +116,9 @@ class AppConfig:
 
 
 def changed_map(name: str) -> str:
-    """What a start says of a stateful map with another function than at the last start."""
+    """What a start says of a stateful map with another function than the last driver ran."""
     return (
-        f"stateful map {name!r} has another function than when the app was last started: its states and rows, and "
+        f"stateful map {name!r} has another function than when the app last ran: its states and rows, and "
         "those of what reads it, are computed anew from the tables' rows"
     )
 
@@ -216,8 +216,9 @@ class RunningApp:
         settings = checked_settings(self._spark)
         declared = LakeRecord(self._config.vnodes, self._tables.specs, self._indexes(), settings)
         self._lake = OwnedLake(self._config.root, declared, self._facts())
-        self._tell_changed_maps(self._lake.maps_before())
         found = self._plan_placement(self._lake)  # another driver may have had the root a moment ago
+        maps_before = {} if found.record is None else found.record.maps
+        self._tell_changed_maps(maps_before)
         self._control = ControlKeeper(self._lake, found, self._begun_with)
         repaired = replace_damaged(self._lake)
         fence(self._lake)
@@ -225,7 +226,7 @@ class RunningApp:
         self._tables.open(self._lake, self._groups())
         self._backfill = self._complete_indexes(self._lake, declared)
         startup.at("reading the lake's epochs")
-        self._running = self._coordinator_of(self._lake)
+        self._running = self._coordinator_of(self._lake, maps_before)
         self._lake.on_succeeded(self._running.fail)
         self._running.start()
         self._log = self._replay(self._lake, startup.check)
@@ -336,17 +337,17 @@ class RunningApp:
         if self._lake is not None:
             self._lake.release()
 
-    def _coordinator_of(self, lake: OwnedLake) -> CoordinatorLoop:
-        """A coordinator that begins with the newest checkpoint, if there is one of these views."""
+    def _coordinator_of(self, lake: OwnedLake, maps_before: Mapping[str, str]) -> CoordinatorLoop:
+        """A coordinator that begins with the newest checkpoint, if there is one of these views. maps_before: the
+        stateful maps of the last driver."""
         config = self._config
         checkpoints, standbys = config.checkpoints, config.standbys
         keeper = CheckpointKeeper(lake, checkpoints.interval_s, lambda: self._tables.set_aside)
         flows = enumerate(flows_of(self._plans), 1)
         found = {flow[0].name: keeper.begin(FlowId(number), flow) for number, flow in flows}
         recounted = self._recounted(lake, found)
-        before = lake.maps_before()
         counting = [plan for plan in recounted if plan.counts_changes]
-        self._tell(recounted_map(name) for plan in counting for name in plan.maps if name in before)
+        self._tell(recounted_map(name) for plan in counting for name in plan.maps if name in maps_before)
         changes = ChangePublisher(lake, self._plans, anew=[plan.name for plan in recounted])
         machine = CoordinatorMachine(
             self._begun_with.vnode_map,
@@ -421,13 +422,7 @@ class RunningApp:
             "process": os.getpid(),
             "started_at": time.time(),
             "set_aside": self._tables.set_aside,
-            "maps": self._maps,
         }
-
-    @property
-    def _maps(self) -> dict[str, str]:
-        """The stateful maps, each with the definition of its function."""
-        return {name: definition for plan in self._plans for name, definition in plan.maps.items()}
 
     def _recounted(self, lake: OwnedLake, found: Mapping[str, FoundCheckpoints]) -> list[DataflowPlan]:
         """The views that may have other rows than before: stateful maps of their flow get net changes of epochs that
@@ -438,7 +433,8 @@ class RunningApp:
         return [plan for flow in flows if any(one.counts_changes for one in flow) for plan in flow]
 
     def _tell_changed_maps(self, before: Mapping[str, str]) -> None:
-        self._tell(changed_map(name) for name, now in self._maps.items() if before.get(name, now) != now)
+        maps = {name: now for plan in self._plans for name, now in plan.maps.items()}
+        self._tell(changed_map(name) for name, now in maps.items() if before.get(name, now) != now)
 
     def _tell(self, texts: Iterable[str]) -> None:
         for text in texts:
