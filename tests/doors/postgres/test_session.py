@@ -197,6 +197,16 @@ def test_statements_and_portals_are_bounded() -> None:
     assert kinds(said(session, many)) == "2" * sessions.PORTALS_MAX + "E"
 
 
+def test_texts_of_statements_with_a_name_are_bounded() -> None:
+    session = trusted_session()
+    large = f"SELECT '{'x' * (sessions.STATEMENT_CHARS_MAX // 2)}'"
+    answers = said(session, parse(large, "a") + parse(large, "b"))
+    assert kinds(answers) == "1E"
+    assert b"have at most 262,144 characters" in answers[1][1]
+    said(session, SYNC)
+    assert kinds(said(session, parse(large, "") + parse(large, "") + parse("SELECT 1", "c"))) == "111"
+
+
 @settings(deadline=None, max_examples=examples(50))
 @given(st.binary(max_size=200))
 def test_random_bytes_do_not_break_a_new_session(data: bytes) -> None:

@@ -59,6 +59,8 @@ from upriver.errors import (
 _LOG = logging.getLogger("upriver.postgres")
 STATEMENTS_MAX = 1_000
 """Prepared statements of one session."""
+STATEMENT_CHARS_MAX = 256 << 10
+"""Characters of a session's prepared statements that have a name. Each takes about 500 bytes of memory."""
 USER_CHARS_MAX = 63
 """Characters of a user's name that tell a host's callers apart."""
 PORTALS_MAX = 100
@@ -132,12 +134,19 @@ class Prepared:
     portals: dict[str, Portal] = field(default_factory=dict)
     cursors: SessionCursors = field(default_factory=SessionCursors)
 
-    def check_statement(self, name: str) -> None:
-        """Raises WireError if no statement can be prepared by this name."""
+    def check_statement(self, name: str, text: str) -> None:
+        """Raises WireError if no statement of this text can be prepared by this name."""
         if name and name in self.statements:
             raise WireError("42P05", f'the prepared statement "{name}" exists already')
         if len(self.statements) >= STATEMENTS_MAX:
             raise WireError("53400", f"a session has at most {STATEMENTS_MAX:,} prepared statements: close some")
+        chars = len(text) + sum(len(statement.text) for each, statement in self.statements.items() if each)
+        if name and chars > STATEMENT_CHARS_MAX:
+            raise WireError(
+                "53400",
+                f"a session's prepared statements with a name have at most {STATEMENT_CHARS_MAX:,} characters, and "
+                f"this would make {chars:,}: close some, or prepare it without a name",
+            )
 
     def keep_statement(self, name: str, statement: PreparedQuery) -> None:
         self.statements[name] = statement
@@ -358,8 +367,9 @@ class PostgresSession:
         texts = split(text)
         if len(texts) > 1:
             raise WireError("42601", "a prepared statement is one statement")
-        self._prepared.check_statement(name)
-        self._prepared.keep_statement(name, self._parsed(texts[0] if texts else "", oids))
+        statement = texts[0] if texts else ""
+        self._prepared.check_statement(name, statement)
+        self._prepared.keep_statement(name, self._parsed(statement, oids))
         yield messages.PARSE_COMPLETE
 
     def _bind(self, body: BodyReader) -> Iterator[bytes]:
