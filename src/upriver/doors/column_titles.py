@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 from sqlglot import exp
+from sqlglot.errors import ErrorLevel
 
 NAMELESS = "?column?"
 """PostgreSQL's name of an expression that has none."""
@@ -114,7 +115,11 @@ def spark_name(item: exp.Expr) -> str:
         if (new := _spark_part(node)) is not node:
             item = new if node is item else item
             node.replace(new)
-    return str(item.sql("spark", normalize_functions="lower"))
+    return _spark_sql(item)
+
+
+def _spark_sql(node: exp.Expr) -> str:
+    return str(node.sql("spark", normalize_functions="lower", unsupported_level=ErrorLevel.IGNORE))
 
 
 def _spark_part(node: exp.Expr) -> exp.Expr:
@@ -128,7 +133,8 @@ def _spark_part(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Literal) and node.is_string:
         return exp.Var(this=node.name)
     is_operation = isinstance(node, exp.Binary | exp.Not | exp.Is | exp.In) and not isinstance(node, exp.Dot)
-    return exp.Paren(this=node.copy()) if is_operation else node
+    # As text at once: so the tree is no deeper than one operation, however long a sum is.
+    return exp.Var(this=f"({_spark_sql(node)})") if is_operation else node
 
 
 def with_postgres_names(tree: exp.Expr) -> exp.Expr:

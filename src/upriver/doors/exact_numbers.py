@@ -16,6 +16,8 @@ from sqlglot import exp
 from upriver.errors import RowError, UnsupportedSql
 from upriver.plan.types import DECIMAL_DIGITS_MAX
 
+NUMERIC_NODES_MAX = 10_000
+"""Nodes of the values that a query casts to NUMERIC without digits."""
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,100}\s*")
 _TIME_OF_DAY = re.compile(r"(\d)[ T](\d{1,2}:\d\d(?::\d\d(?:\.(\d+))?)?)\s*(Z|UTC|[+-]\d\d?(?::?\d\d)*)?\s*", re.ASCII)
 _WHOLE_DIGITS: Mapping[str, int] = {
@@ -191,8 +193,12 @@ def with_exact_numerics(query: exp.Query, columns: Mapping[str, str], parameters
 
     Raises UnsupportedSql where they are not known, RowError for a text that is no number."""
     types = _Types(_known(query, columns), parameters)
+    nodes = 0
     for cast in reversed(list(query.find_all(exp.Cast))):
         if cast.to.is_type(exp.DType.DECIMAL) and not cast.to.expressions:
+            nodes += sum(1 for _ in cast.this.walk())  # some values are written several times, and what is in them too
+            if nodes > NUMERIC_NODES_MAX:
+                raise UnsupportedSql("too many values are NUMERIC without digits: give digits, NUMERIC(38, 9)")
             cast.replace(_numeric(cast.this, types.of(cast.this)))
 
 

@@ -24,7 +24,7 @@ from upriver.doors.cancellation import Cancellation
 from upriver.doors.column_titles import with_spark_names
 from upriver.doors.execution import ClientRows, execute
 from upriver.doors.parameters import with_values
-from upriver.doors.queries import ViewQuery
+from upriver.doors.queries import ViewQuery, depth_refused
 from upriver.doors.query_processes import QUERY_S_MAX
 from upriver.doors.river import RiverFeed
 from upriver.doors.shares import OWN_CALLER, QueryCaller
@@ -142,7 +142,8 @@ class Gateway:
         The rows of each view are as of the end of one epoch. Raises as ``execute`` does."""
         give_up_at = time.monotonic() + timeout
         rows, cancellation = self.rows(), Cancellation(lambda: time.monotonic() >= give_up_at, caller)
-        query = ViewQuery.of(with_spark_names(with_values(sql, parameters)), rows.routes())
+        with depth_refused():
+            query = ViewQuery.of(with_spark_names(with_values(sql, parameters)), rows.routes())
         return execute(query, rows, cancellation=cancellation)
 
     def query_piece(self, asked: Mapping[str, Any], caller: Caller) -> tuple[Mapping[str, Any], pa.RecordBatch]:

@@ -6,17 +6,21 @@ rows of either, so a condition that names no key is never lost.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Self
 
 import pyarrow as pa
-import sqlglot
 from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
+from sqlglot.parser import Parser
+from sqlglot.parsers.postgres import PostgresParser
+from sqlglot.parsers.spark import SparkParser
 
 from upriver.doors.column_titles import with_postgres_names, with_spark_names
 from upriver.doors.exact_numbers import check_numbers, plain_numbers, with_exact_texts
@@ -30,8 +34,20 @@ QUERY_CHARS_MAX = 1 << 20
 """Characters of a query."""
 QUERY_NODES_MAX = 100_000
 """Nodes of a query's syntax tree."""
-QUERY_DEPTH_MAX = 1_000
-"""Levels of a query's syntax tree, as DuckDB has it; a chain of AND or OR is one."""
+QUERY_TOKENS_MAX = 2 * QUERY_NODES_MAX
+"""Words and signs of a query: no fewer than a tree of so many nodes can have."""
+PARSE_STEPS_MAX = 10
+"""Steps that the parser may take for each token; real queries take 3. It tries a type's name before a bracket as a
+type first, and then as a function: twice as many steps for each level, without an end."""
+QUERY_DEPTH_MAX = 150
+"""Levels of a query's syntax tree; a chain of AND or OR is one. Python follows about 200 of them before its stack is
+full."""
+QUERY_CTES_MAX = 100
+"""CTEs of a query. Each scope of the query has a copy of the list of those before it."""
+FROM_SOURCES_MAX = 100
+"""Tables, subqueries and functions of one FROM. Each has a copy of the list of those before it."""
+QUERY_SOURCES_MAX = 1_000
+"""SELECTs of a query, subqueries included, and what they join."""
 SCHEMAS = ("", "public", "main")
 """Schemas in which the views are."""
 
@@ -43,13 +59,26 @@ _WRITES = (exp.DML, exp.DDL, exp.Command, exp.Into, exp.Drop, exp.Alter, exp.Set
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between, exp.Like, exp.ILike, exp.Any)
 
 _BEGINNING = re.compile(
-    r"(?:\s|--[^\n]*|/\*.*?\*/|\()*(?:select|with|values|from|table|insert|update|delete|merge|create|drop|alter|set|use"
+    r"(?:\s|--[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/|\()*+(?:select|with|values|from|table|insert|update|delete|merge|create|drop|alter|set|use"
     r"|truncate|explain|describe|show)\b",
     re.IGNORECASE | re.DOTALL,
 )
-"""How statements begin, those that are refused for what they are included."""
+"""How statements begin, those that are refused for what they are included. Repetitions give nothing back, because
+comments can be read in many ways: a long one before another word would take for ever."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@contextmanager
+def depth_refused() -> Iterator[None]:
+    """Raise UnsupportedSql in place of RecursionError, for what becomes deeper than the query was."""
+    try:
+        yield
+    except RecursionError as error:
+        raise UnsupportedSql(
+            f"the query is nested too deeply: {QUERY_DEPTH_MAX} levels are taken, or fewer of LIKE, casts and the like"
+        ) from error
+
 
 _IsOf = Callable[[exp.Expr], bool]
 """Whether an expression is a column of the view whose keys are wanted."""
@@ -75,12 +104,14 @@ class ViewQuery:
     zone: str = "UTC"
 
     @classmethod
+    @depth_refused()
     def parse(cls, text: str, dialect: str, routes: Mapping[str, ViewRoute]) -> Self:
         """dialect: ``spark`` or ``postgres``. routes: of all views. Raises UnsupportedSql for anything but one SELECT
         over views, UnknownView."""
         return cls.of(_NAMES[dialect](parsed(text, dialect)), routes)
 
     @classmethod
+    @depth_refused()
     def of(cls, tree: exp.Expr, routes: Mapping[str, ViewRoute], others: Collection[str] = ()) -> Self:
         """As :meth:`parse`. others: names of tables that the door adds."""
         query = _checked(tree)
@@ -104,11 +135,13 @@ class ViewQuery:
         return cls(query, read, zone_of(routes))
 
     @cached_property
+    @depth_refused()
     def sql(self) -> str:
         """As DuckDB takes it. Parameters are ``$1``, ``$2``, ..."""
         return self.tree.sql("duckdb")
 
     @cached_property
+    @depth_refused()
     def accesses(self) -> tuple[ViewAccess, ...]:
         """How each view is read. A view that occurs several times is read once, by the keys of all occurrences."""
         named: dict[str, list[str | None]] = {}
@@ -183,20 +216,59 @@ def parsed(text: str, dialect: str) -> exp.Expr:
         raise UnsupportedSql(f"the query is not UTF-8: half a character of UTF-16 is at {surrogate.start()}")
     if dialect == "spark" and _BEGINNING.match(text) is None:
         raise UnsupportedSql(f"the query does not begin with SELECT or WITH: {text.strip()[:20]!r}")
-    try:
-        statements = [tree for tree in sqlglot.parse(text, read=dialect) if tree is not None]
-    except (SqlglotError, RecursionError) as error:
-        reason = str(error).splitlines()[0] if isinstance(error, SqlglotError) else "it is nested too deeply"
-        raise UnsupportedSql(f"the query cannot be parsed: {reason}") from error
+    statements = [tree for tree in _trees(text, dialect) if tree is not None]
     if len(statements) != 1:
         raise UnsupportedSql(f"a query is one SELECT; {len(statements)} statements are given")
-    _check_depth(statements[0])
+    _check_size(statements[0])
     check_numbers(statements[0])
     _escape_patterns(statements[0])
     if dialect == "postgres":
         plain_numbers(statements[0])
         return _postgres_division(statements[0])
     return _as_ansi(statements[0])
+
+
+def _trees(text: str, dialect: str) -> list[exp.Expr | None]:
+    """Of each statement. Raises UnsupportedSql, after so many steps as the text has tokens, times a bound."""
+    spoken = Dialect.get_or_raise(dialect)
+    try:
+        tokens = spoken.tokenize(text)
+        if len(tokens) > QUERY_TOKENS_MAX:
+            raise UnsupportedSql(f"a query of {len(tokens):,} words and signs: at most {QUERY_TOKENS_MAX:,} are taken")
+        parser = _PARSERS[dialect](dialect=spoken)
+        parser.steps_left = PARSE_STEPS_MAX * len(tokens)
+        return parser.parse(tokens, text)
+    except UnsupportedSql:
+        raise
+    except RecursionError as error:
+        raise UnsupportedSql("the query cannot be parsed: it is nested too deeply") from error
+    except Exception as error:  # sqlglot raises many kinds: IndexError for a function without arguments
+        raise UnsupportedSql(f"the query cannot be parsed: {str(error).splitlines()[0]}") from error
+
+
+class _BoundedParser(Parser):
+    """A parser that refuses a text over which it would go back and forth for ever."""
+
+    steps_left = 0
+
+    def _advance(self, times: int = 1) -> None:  # whatever the parser tries again, it comes here
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise UnsupportedSql(
+                "the query cannot be parsed: names of types, or LATERAL, are nested too deeply in brackets"
+            )
+        super()._advance(times)
+
+
+class _BoundedSparkParser(_BoundedParser, SparkParser):
+    pass
+
+
+class _BoundedPostgresParser(_BoundedParser, PostgresParser):
+    pass
+
+
+_PARSERS: Mapping[str, type[_BoundedParser]] = {"spark": _BoundedSparkParser, "postgres": _BoundedPostgresParser}
 
 
 def _escape_patterns(tree: exp.Expr) -> None:
@@ -207,13 +279,26 @@ def _escape_patterns(tree: exp.Expr) -> None:
             like.replace(exp.Escape(this=like.copy(), expression=exp.Literal.string("\\")))
 
 
-def _check_depth(tree: exp.Expr) -> None:
-    """Refuse at once what DuckDB would refuse after long work of ours."""
+def _check_size(tree: exp.Expr) -> None:
+    """Refuse at once what DuckDB would refuse after long work of ours, or what takes much memory to resolve."""
     left = [(tree, 0)]
+    nodes = ctes = sources = 0
     while left:
         node, depth = left.pop()
+        nodes += 1
+        ctes += isinstance(node, exp.CTE)
+        joined = len(node.args.get("joins") or ()) + len(node.args.get("laterals") or ())
+        sources += joined + isinstance(node, exp.Select)
+        for name, count, most in (
+            ("nodes", nodes, QUERY_NODES_MAX),
+            ("CTEs in WITH", ctes, QUERY_CTES_MAX),
+            ("tables and subqueries in one FROM", joined + 1, FROM_SOURCES_MAX),
+            ("SELECTs and tables that they join", sources, QUERY_SOURCES_MAX),
+        ):
+            if count > most:
+                raise UnsupportedSql(f"a query of more than {most:,} {name}")
         if depth > QUERY_DEPTH_MAX:
-            raise UnsupportedSql(f"the query is nested too deeply: more than {QUERY_DEPTH_MAX:,} levels")
+            raise UnsupportedSql(f"the query is nested too deeply: more than {QUERY_DEPTH_MAX} levels")
         is_chain = isinstance(node, exp.Connector)
         left += [(each, depth + (not is_chain or type(each) is not type(node))) for each in node.iter_expressions()]
 
@@ -272,11 +357,9 @@ def _checked(tree: exp.Expr) -> exp.Query:
     """The query, if it only reads."""
     if isinstance(tree, exp.Values):
         tree = exp.select("*").from_(tree)
-    for count, node in enumerate(tree.walk(), start=1):
+    for node in tree.walk():
         if isinstance(node, _WRITES):
             raise UnsupportedSql(f"{node.key.upper()}: views are only read here; a query is one SELECT")
-        if count > QUERY_NODES_MAX:
-            raise UnsupportedSql(f"a query of more than {QUERY_NODES_MAX:,} nodes")
     if not isinstance(tree, exp.Query):
         raise UnsupportedSql(f"{tree.key.upper()}: views are only read here; a query is one SELECT")
     for select in tree.find_all(exp.Select):

@@ -58,6 +58,7 @@ def test_awkward_texts_can_be_told_apart(options: str, expected: str) -> None:
         ("COPY totals", "42601"),
         ("COPY totals TO STDOUT (FORMAT parquet)", "22023"),
         ("COPY totals TO STDOUT (FREEZE)", "0A000"),
+        (f"COPY totals TO STDOUT ({'CSV ' * 101})", "54000"),
         ("COPY nothing TO STDOUT", "42P01"),
         ("COPY (DELETE FROM totals) TO STDOUT", "25006"),
     ],

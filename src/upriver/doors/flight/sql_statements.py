@@ -23,7 +23,7 @@ from upriver.doors.execution import QueryRows, batches_of, execute
 from upriver.doors.flight.protobuf import ProtobufMessage, encoded
 from upriver.doors.flight.sql_schemas import QuerySchemas
 from upriver.doors.parameters import parameter_count, with_calls, with_casts, with_parameters
-from upriver.doors.queries import ViewQuery, column_type, parsed
+from upriver.doors.queries import ViewQuery, column_type, depth_refused, parsed
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.net.wire import read_stream
 from upriver.plan.types import is_floating, is_instant, is_null
@@ -74,7 +74,8 @@ class PreparedStatement:
         self, statement: FlightStatement, rows: QueryRows, schemas: QuerySchemas, cancellation: Cancellation
     ) -> None:
         """cancellation: of the call that asks. Raises UnsupportedSql, UnknownView."""
-        tree = with_postgres_names(with_parameters(parsed(with_calls(statement.query), "postgres")))
+        with depth_refused():
+            tree = with_postgres_names(with_parameters(parsed(with_calls(statement.query), "postgres")))
         self._query = ViewQuery.of(tree, rows.routes())
         self._bound = statement.bound
         self._rows, self._schemas, self._cancellation = rows, schemas, cancellation
@@ -126,6 +127,7 @@ class PreparedStatement:
         found = execute(query, self._rows, values, cancellation=self._cancellation)
         return found.schema, batches_of(found)
 
+    @depth_refused()
     def _typed(self, must_be_bound: bool) -> tuple[ViewQuery, list[Any]]:
         """The query with the types of its parameters, and their values."""
         if self._bound is None:

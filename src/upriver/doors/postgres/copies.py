@@ -13,8 +13,10 @@ from upriver.doors.postgres.types import encoded
 
 ROWS_AT_A_TIME = 1_000
 """Rows that are encoded, and then sent, together."""
+OPTIONS_MAX = 100
+"""Words of the options of a COPY."""
 _COPY = re.compile(
-    r'COPY\s+(?:\((?P<query>.*)\)|(?P<view>(?:"(?:[^"]|"")+"|[\w$.])+)\s*(?:\((?P<columns>[^)]*)\))?)\s+'
+    r'COPY\s++(?:\((?P<query>.*)\)|(?P<view>(?:"(?:[^"]|"")++"|[\w$.])++)(?:\s*+\((?P<columns>[^)]*+)\))?+)\s++'
     r"(?P<way>TO|FROM)\s+(?P<place>\w+|'(?:[^']|'')*')\s*(?P<options>.*)",
     re.IGNORECASE | re.DOTALL,
 )
@@ -41,6 +43,8 @@ class CopyForm:
         """From ``(FORMAT csv, HEADER)``, or ``WITH CSV HEADER``. Raises WireError."""
         form = cls()
         words = [word for word in _OPTION.findall(options) if word.upper() not in ("WITH", "AS")]
+        if len(words) > OPTIONS_MAX:
+            raise WireError("54000", f"COPY with {len(words):,} words of options: at most {OPTIONS_MAX} are taken")
         while words:
             form._take(words.pop(0).upper(), words)
         if form.format not in ("TEXT", "CSV", "BINARY"):

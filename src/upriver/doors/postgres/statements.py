@@ -31,7 +31,7 @@ from upriver.doors.postgres.copies import CopyForm, copied_query
 from upriver.doors.postgres.cursors import CursorStep, Declaration, SessionCursors
 from upriver.doors.postgres.messages import WireError
 from upriver.doors.postgres.types import BY_OID, ELEMENTS, NUMERIC, TEXT, TYPES, decoded
-from upriver.doors.queries import QUERY_CHARS_MAX, ViewQuery, parameter_number, parsed, zone_of
+from upriver.doors.queries import QUERY_CHARS_MAX, ViewQuery, depth_refused, parameter_number, parsed, zone_of
 from upriver.errors import UnsupportedSql
 from upriver.protocol.lookups import ViewRoute
 
@@ -106,19 +106,20 @@ def split(text: str) -> list[str]:
     ``PARAMETER``, because sqlglot takes two parameters for a text in dollars. Raises WireError."""
     if len(text) > QUERY_CHARS_MAX:
         raise WireError("54000", f"a query of {len(text):,} characters: at most {QUERY_CHARS_MAX:,} are taken")
-    found = [""]
+    found: list[list[str]] = [[]]
     place = 0
     for match in QUERY_PARTS.finditer(text):
-        found[-1] += text[place : match.start()]
+        found[-1].append(text[place : match.start()])
         place = match.end()
         if match[0] == ";":
-            found.append("")
+            found.append([])
         elif match["number"] is not None:
-            found[-1] += f" {PARAMETER}({match['number']}) "
+            found[-1].append(f" {PARAMETER}({match['number']}) ")
         else:
-            found[-1] += part_as_parsed(match)
-    found[-1] += text[place:]
-    return [statement.strip() for statement in found if statement.strip()]
+            found[-1].append(part_as_parsed(match))
+    found[-1].append(text[place:])
+    statements = ("".join(parts).strip() for parts in found)
+    return [statement for statement in statements if statement]
 
 
 def first_word(statement: str) -> str:
@@ -183,6 +184,7 @@ class PreparedQuery:
         elif self.word and self.word not in (*_TRANSACTIONS, *_SILENT, "SHOW", "CLOSE"):
             raise WireError("0A000", f"{self.word}: views are only read here; a query is one SELECT")
 
+    @depth_refused()
     def _parse(self, text: str, oids: Sequence[int]) -> None:
         routes = self._rows.routes()
         self._settings.take_zone(routes)
