@@ -12,7 +12,7 @@ from sqlglot.parser import Parser
 
 from upriver.doors import queries
 from upriver.doors.cancellation import Cancellation
-from upriver.doors.execution import execute
+from upriver.doors.execution import LONG_CHARS, execute, parse_turn
 from upriver.doors.flight.sql_schemas import QuerySchemas
 from upriver.doors.flight.sql_statements import FlightStatement, PreparedStatement
 from upriver.doors.postgres.copies import copied_query
@@ -20,7 +20,8 @@ from upriver.doors.postgres.cursors import CursorStep, Declaration, SessionCurso
 from upriver.doors.postgres.messages import WireError
 from upriver.doors.postgres.statements import PreparedQuery, SessionSettings, split
 from upriver.doors.queries import ViewQuery, parsed
-from upriver.errors import UnsupportedSql
+from upriver.doors.shares import QueryCaller
+from upriver.errors import QueryCancelled, UnsupportedSql
 
 DIALECTS = pytest.mark.parametrize("dialect", ["spark", "postgres"])
 CPU_S_MAX = 20
@@ -101,7 +102,7 @@ def test_a_query_takes_so_many_steps_as_it_has_words(
     except UnsupportedSql as error:
         assert "nested too deeply" in str(error) or "cannot be parsed" in str(error)  # noqa: PT017
     most = 4 * queries.PARSE_STEPS_MAX  # sqlglot also parses names of types that it adds itself
-    assert 0 < steps <= most * len(Dialect.get_or_raise(dialect).tokenize(text))
+    assert 0 < steps <= most * (len(Dialect.get_or_raise(dialect).tokenize(text)) + 1)
 
 
 @DIALECTS
@@ -181,3 +182,27 @@ def test_a_sum_of_many_terms_has_the_name_that_spark_gives() -> None:
     assert found.schema.names == ["(" * 139 + "n" + " + n)" * 139]
     with pytest.raises(UnsupportedSql, match="nested too deeply: more than 150 levels"):
         parsed(f"SELECT {listed('n', 200, ' + ')} FROM totals", "spark")
+
+
+def test_a_host_parses_one_long_query_at_a_time_and_others_need_not_wait() -> None:
+    long, here = " " * LONG_CHARS, QueryCaller("host", "a")
+    with parse_turn(long, Cancellation(caller=here)):
+        for caller in (here, QueryCaller("host", "b")):
+            has_gone = Cancellation(lambda: True, caller)
+            with pytest.raises(QueryCancelled), parse_turn(long, has_gone):
+                raise AssertionError("two long queries of one host are parsed at a time")
+            with parse_turn("SELECT 1", has_gone):
+                pass
+        with parse_turn(long, Cancellation(caller=QueryCaller("another host"))):
+            pass
+    with parse_turn(long, Cancellation(caller=here)):
+        pass
+
+
+def test_long_texts_wait_for_their_turn_at_the_doors() -> None:
+    text, has_gone = f"SELECT n FROM totals {' ' * LONG_CHARS}n", Cancellation(lambda: True)
+    with parse_turn(text, Cancellation()):
+        with pytest.raises(QueryCancelled):
+            PreparedQuery(text, KeptRows(), SessionSettings(), SessionCursors(), (), has_gone)
+        with pytest.raises(QueryCancelled):
+            PreparedStatement(FlightStatement(text), KeptRows(), QuerySchemas(), has_gone)

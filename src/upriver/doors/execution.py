@@ -9,6 +9,7 @@ import re
 import signal
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
@@ -22,8 +23,17 @@ from upriver.client.client import Client, Keys
 from upriver.client.scans import ScanReader
 from upriver.doors.cancellation import Cancellation, RowReads
 from upriver.doors.key_queries import KeyQuery
-from upriver.doors.queries import ViewAccess, ViewQuery
-from upriver.doors.query_processes import PROCESSES, QUERY_S_MAX, ProcessEnded, QueryProcess, QueryProcesses
+from upriver.doors.queries import ViewAccess, ViewQuery, depth_refused
+from upriver.doors.query_processes import (
+    CALLER_WAITING_MAX,
+    HOST_WAITING_MAX,
+    PROCESSES,
+    QUERY_S_MAX,
+    WAITING_MAX,
+    ProcessEnded,
+    QueryProcess,
+    QueryProcesses,
+)
 from upriver.doors.query_program import (
     MEMORY_STATUS,
     NO_ROWS,
@@ -37,7 +47,7 @@ from upriver.doors.query_program import (
     not_utf8,
     unread_text,
 )
-from upriver.doors.shares import OWN_CALLER, Bounds, QueryCaller, SharedBytes
+from upriver.doors.shares import OWN_CALLER, Bounds, FairTurns, QueryCaller, SharedBytes
 from upriver.errors import DeclarationError, RowError, UnsupportedSql
 from upriver.plan.schemas import EVERYTHING_KEY
 from upriver.protocol.lookups import ViewRoute
@@ -54,6 +64,10 @@ HOST_ANSWERS_BYTES_MAX = 768 << 20
 """Of them, those of callers of one host."""
 CALLER_ANSWERS_BYTES_MAX = 512 << 20
 """Of them, those of one caller."""
+LONG_CHARS = 10_000
+"""Characters from which a query is long: its parse takes the driver a second or more."""
+PARSES_MAX = 2
+"""Long queries that the driver parses at a time: one of callers of one host."""
 LARGE_BYTES = 65_536
 """Bytes from which an answer is large."""
 DIVISION = "Division by zero"
@@ -130,6 +144,28 @@ class DoorTables:
 
 
 NO_TABLES = DoorTables()
+
+
+_PARSES = FairTurns(Bounds(PARSES_MAX, 1, 1), Bounds(WAITING_MAX, HOST_WAITING_MAX, CALLER_WAITING_MAX), QUERY_S_MAX)
+
+
+@contextmanager
+def parse_turn(text: str, cancellation: Cancellation) -> Iterator[None]:
+    """What is made of a query's text in this process. A long text waits for its turn, so the texts of one host do not
+    take the driver from all others.
+
+    Raises UnsupportedSql for what is nested too deeply, Busy, QueryCancelled."""
+    with depth_refused():
+        if len(text) < LONG_CHARS:
+            yield
+            return
+        with cancellation.covers():
+            turn = _PARSES.take(cancellation.caller, cancellation.check)
+            try:
+                yield
+            finally:
+                _PARSES.end(turn)
+            cancellation.check()
 
 
 def execute(

@@ -22,9 +22,9 @@ from upriver.client.rescale import Rescale
 from upriver.client.scans import ScanReader
 from upriver.doors.cancellation import Cancellation
 from upriver.doors.column_titles import with_spark_names
-from upriver.doors.execution import ClientRows, execute
+from upriver.doors.execution import ClientRows, execute, parse_turn
 from upriver.doors.parameters import with_values
-from upriver.doors.queries import ViewQuery, depth_refused
+from upriver.doors.queries import ViewQuery
 from upriver.doors.query_processes import QUERY_S_MAX
 from upriver.doors.river import RiverFeed
 from upriver.doors.shares import OWN_CALLER, QueryCaller
@@ -142,7 +142,7 @@ class Gateway:
         The rows of each view are as of the end of one epoch. Raises as ``execute`` does."""
         give_up_at = time.monotonic() + timeout
         rows, cancellation = self.rows(), Cancellation(lambda: time.monotonic() >= give_up_at, caller)
-        with depth_refused():
+        with parse_turn(sql, cancellation):
             query = ViewQuery.of(with_spark_names(with_values(sql, parameters)), rows.routes())
         return execute(query, rows, cancellation=cancellation)
 

@@ -236,7 +236,7 @@ def _trees(text: str, dialect: str) -> list[exp.Expr | None]:
         if len(tokens) > QUERY_TOKENS_MAX:
             raise UnsupportedSql(f"a query of {len(tokens):,} words and signs: at most {QUERY_TOKENS_MAX:,} are taken")
         parser = _PARSERS[dialect](dialect=spoken)
-        parser.steps_left = PARSE_STEPS_MAX * len(tokens)
+        parser.steps_left = PARSE_STEPS_MAX * (len(tokens) + 1)
         return parser.parse(tokens, text)
     except UnsupportedSql:
         raise

@@ -19,7 +19,7 @@ import pyarrow.flight as flight
 from upriver.client.key_texts import keys_of_texts
 from upriver.doors.cancellation import Cancellation
 from upriver.doors.doors import cannot_listen
-from upriver.doors.execution import QueryRows, batches_of, describe, execute
+from upriver.doors.execution import QueryRows, batches_of, describe, execute, parse_turn
 from upriver.doors.flight.errors import UntracedError, flight_errors, flight_sql_errors
 from upriver.doors.flight.relay import DESCRIPTORS, FlightRelay
 from upriver.doors.flight.sql import ACTIONS, UNSUPPORTED_ACTIONS, FlightSql, is_sql
@@ -206,14 +206,16 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
     def _schema(self, ticket: RowsTicket, cancellation: Cancellation) -> pa.Schema:
         if ticket.query is not None:
-            query = ViewQuery.parse(ticket.query, DIALECT, self._rows.routes())
+            with parse_turn(ticket.query, cancellation):
+                query = ViewQuery.parse(ticket.query, DIALECT, self._rows.routes())
             return describe(query, cancellation=cancellation)
         assert ticket.view is not None
         return route_among(ticket.view, self._rows.routes()).schema
 
     def _stream(self, ticket: RowsTicket, cancellation: Cancellation) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         if ticket.query is not None:
-            query = ViewQuery.parse(ticket.query, DIALECT, self._rows.routes())
+            with parse_turn(ticket.query, cancellation):
+                query = ViewQuery.parse(ticket.query, DIALECT, self._rows.routes())
             found = execute(query, self._rows, cancellation=cancellation)
             return found.schema, batches_of(found)
         assert ticket.view is not None

@@ -19,7 +19,7 @@ from upriver.client.key_values import exactly_cast
 from upriver.doors.cancellation import Cancellation
 from upriver.doors.column_titles import with_postgres_names
 from upriver.doors.exact_numbers import alike_decimals, value_of_text, with_decimals, with_exact_numerics
-from upriver.doors.execution import QueryRows, batches_of, execute
+from upriver.doors.execution import QueryRows, batches_of, execute, parse_turn
 from upriver.doors.flight.protobuf import ProtobufMessage, encoded
 from upriver.doors.flight.sql_schemas import QuerySchemas
 from upriver.doors.parameters import parameter_count, with_calls, with_casts, with_parameters
@@ -74,9 +74,9 @@ class PreparedStatement:
         self, statement: FlightStatement, rows: QueryRows, schemas: QuerySchemas, cancellation: Cancellation
     ) -> None:
         """cancellation: of the call that asks. Raises UnsupportedSql, UnknownView."""
-        with depth_refused():
+        with parse_turn(statement.query, cancellation):
             tree = with_postgres_names(with_parameters(parsed(with_calls(statement.query), "postgres")))
-        self._query = ViewQuery.of(tree, rows.routes())
+            self._query = ViewQuery.of(tree, rows.routes())
         self._bound = statement.bound
         self._rows, self._schemas, self._cancellation = rows, schemas, cancellation
         self._count = parameter_count(self._query)

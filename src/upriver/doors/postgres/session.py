@@ -360,7 +360,7 @@ class PostgresSession:
             raise WireError("0A000", "functions are not called by the protocol: use SELECT")
 
     def _parsed(self, text: str, oids: Sequence[int]) -> PreparedQuery:
-        return PreparedQuery(text, self._rows, self._settings, self._prepared.cursors, oids)
+        return PreparedQuery(text, self._rows, self._settings, self._prepared.cursors, oids, self.cancellation)
 
     def _parse(self, body: BodyReader) -> Iterator[bytes]:
         name, text, oids = body.text(), body.text(), body.int32s()

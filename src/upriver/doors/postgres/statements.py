@@ -16,7 +16,7 @@ from sqlglot import exp
 from upriver.doors.cancellation import Cancellation
 from upriver.doors.column_titles import with_postgres_names
 from upriver.doors.exact_numbers import with_decimals, with_exact_numerics
-from upriver.doors.execution import DoorTables, QueryRows, describe, execute, look_up
+from upriver.doors.execution import DoorTables, QueryRows, describe, execute, look_up, parse_turn
 from upriver.doors.key_queries import KeyQuery
 from upriver.doors.parameters import (
     PARAMETER,
@@ -31,7 +31,7 @@ from upriver.doors.postgres.copies import CopyForm, copied_query
 from upriver.doors.postgres.cursors import CursorStep, Declaration, SessionCursors
 from upriver.doors.postgres.messages import WireError
 from upriver.doors.postgres.types import BY_OID, ELEMENTS, NUMERIC, TEXT, TYPES, decoded
-from upriver.doors.queries import QUERY_CHARS_MAX, ViewQuery, depth_refused, parameter_number, parsed, zone_of
+from upriver.doors.queries import QUERY_CHARS_MAX, ViewQuery, parameter_number, parsed, zone_of
 from upriver.errors import UnsupportedSql
 from upriver.protocol.lookups import ViewRoute
 
@@ -152,9 +152,10 @@ class PreparedQuery:
         settings: SessionSettings,
         cursors: SessionCursors,
         oids: Sequence[int] = (),
+        cancellation: Cancellation | None = None,
     ) -> None:
-        """oids: types of the parameters, as far as the caller knows them; 0 for unknown. Raises WireError,
-        UnsupportedSql, UnknownView."""
+        """oids: types of the parameters, as far as the caller knows them; 0 for unknown. cancellation: of the parse,
+        and whose share it takes. Raises WireError, UnsupportedSql, UnknownView, Busy, QueryCancelled."""
         self.text, self.word = text, first_word(text)
         self.parameters: tuple[int, ...] = ()
         self.declaration: Declaration | None = None
@@ -167,16 +168,20 @@ class PreparedQuery:
         self._schema: pa.Schema | None = None
         self._step: CursorStep | None = None
         self._copy: CopyForm | None = None
-        if self.word in _QUERIES:
+        with parse_turn(text, cancellation or Cancellation()):
             self._parse(text, oids)
+
+    def _parse(self, text: str, oids: Sequence[int]) -> None:
+        if self.word in _QUERIES:
+            self._take_query(text, oids)
         elif self.word == "DECLARE":
             self.declaration = Declaration.of(text)
-            self._parse(self.declaration.query, oids)
+            self._take_query(self.declaration.query, oids)
         elif self.word == "EXPLAIN":
-            self._parse(_explained(text), oids)
+            self._take_query(_explained(text), oids)
         elif self.word == "COPY":
             query, self._copy = copied_query(text)
-            self._parse(query, oids)
+            self._take_query(query, oids)
         elif self.word in ("FETCH", "MOVE"):
             self._step = CursorStep.of(text)
         elif self.word in _WRITES:
@@ -184,8 +189,7 @@ class PreparedQuery:
         elif self.word and self.word not in (*_TRANSACTIONS, *_SILENT, "SHOW", "CLOSE"):
             raise WireError("0A000", f"{self.word}: views are only read here; a query is one SELECT")
 
-    @depth_refused()
-    def _parse(self, text: str, oids: Sequence[int]) -> None:
+    def _take_query(self, text: str, oids: Sequence[int]) -> None:
         routes = self._rows.routes()
         self._settings.take_zone(routes)
         tree = with_postgres_names(with_parameters(parsed(text, "postgres")))
