@@ -16,7 +16,7 @@ ERROR_CHARS_MAX = 1000
 """Characters of a user's exception in a message."""
 _ITEMS_MAX = 20
 """Members of a nested value that a message shows."""
-_UNREADABLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
+UNREADABLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
 """What Arrow raises for a value that has no Python form; a UnicodeDecodeError is one of them."""
 _DAY_SECONDS = 86_400
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
@@ -41,28 +41,21 @@ def readable(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """The column's values as Python values; a value without a Python form as text."""
     try:
         values: list[Any] = column.to_pylist()
-    except _UNREADABLE:
+    except UNREADABLE:
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         values = [_readable(chunk.slice(place, 1)) for chunk in chunks for place in range(len(chunk))]
     return values
 
 
-def first_unreadable(column: pa.Array) -> int | None:
-    """The place of the first value that has no Python form."""
-    try:
-        column.to_pylist()
-    except _UNREADABLE:
-        return next(place for place in range(len(column)) if not _is_readable(column.slice(place, 1)))
-    return None
-
-
 def error_text(error: BaseException) -> str:
-    """The text of a user's exception, on one line and bounded, whatever the text contains."""
+    """The class and the text of an exception, on one line and bounded, whatever the text contains. An exception without
+    a text has its class alone."""
     try:
         text = str(error)
     except Exception:  # of any class: it is the user's code
         text = "it cannot be told"
-    return _clipped(escaped(f"{type(error).__name__}: {text[:ERROR_CHARS_MAX]}"), ERROR_CHARS_MAX)
+    told = f"{type(error).__name__}: {text[:ERROR_CHARS_MAX]}" if text else type(error).__name__
+    return _clipped(escaped(told), ERROR_CHARS_MAX)
 
 
 def _readable(value: pa.Array) -> Any:
@@ -72,7 +65,7 @@ def _readable(value: pa.Array) -> Any:
 def _is_readable(value: pa.Array) -> bool:
     try:
         value[0].as_py()
-    except _UNREADABLE:
+    except UNREADABLE:
         return False
     return True
 

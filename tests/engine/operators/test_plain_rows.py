@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from state_kit import MANY, TYPES, VALUES
 
 from upriver.engine.operators.plain_rows import Misfit, OutputRows, PlainRows, PlainValues, RowReader, plain_values
-from upriver.errors import ProtocolError
+from upriver.errors import ProtocolError, RowError
 
 LISTS = pa.list_(pa.int32())
 STRUCTS = pa.struct([("a", pa.string()), ("b", LISTS)])
 MAPS = pa.map_(pa.string(), pa.int64())
+MAPS_OF_LISTS, MAPS_OF_STRUCTS = pa.map_(LISTS, pa.string()), pa.map_(STRUCTS, pa.string())
 NESTED: dict[pa.DataType, st.SearchStrategy[Any]] = {
     LISTS: st.lists(st.none() | st.integers(0, 9), max_size=3),
     STRUCTS: st.fixed_dictionaries({"a": st.none() | st.text(max_size=2), "b": st.none() | st.lists(st.just(1))}),
@@ -39,7 +40,7 @@ def test_what_is_written_comes_back_and_is_settled(data: st.DataObject, type: pa
     array = values_of(type).array(given_values)
     assert array.equals(pa.array(given_values, type)) or "nan" in repr(given_values)
     settled = [values_of(type).settled(value) for value in given_values]
-    assert repr(settled) == repr(array.to_pylist())
+    assert repr(settled) == repr(array.to_pylist(maps_as_pydicts="strict"))
     assert repr([values_of(type).settled(value) for value in settled]) == repr(settled)
 
 
@@ -56,15 +57,16 @@ WRAPPED = [
     (pa.timestamp("us"), np.datetime64("2020-01-01T00:00:00.000001"), datetime(2020, 1, 1, 0, 0, 0, 1)),
     (LISTS, np.array([1, 2]), [1, 2]),
     (LISTS, (1, None), [1, None]),
-    (MAPS, {"a": 1}, [("a", 1)]),
-    (MAPS, [("a", None)], [("a", None)]),
+    (MAPS, {"a": np.int8(1)}, {"a": 1}),
+    (MAPS, [("a", None)], {"a": None}),
+    (MAPS_OF_LISTS, [([1], "x")], [([1], "x")]),
 ]
 
 
 @pytest.mark.parametrize(("type", "value", "settled"), WRAPPED, ids=lambda case: repr(case)[:30])
 def test_a_value_in_other_clothes_is_that_value(type: pa.DataType, value: Any, settled: Any) -> None:
     assert values_of(type).settled(value) == settled
-    assert values_of(type).array([None, value]).to_pylist() == [None, settled]
+    assert values_of(type).array([None, value]).equals(pa.array([None, settled], type))
 
 
 MISFITS = [
@@ -96,6 +98,9 @@ MISFITS = [
     (STRUCTS, {"a": "x", "b": [], "c": 1}, "is not a dict of"),
     (MAPS, {None: 1}, "is not a dict from a str to an int"),
     (MAPS, 7, "7 is not a dict from"),
+    (MAPS, [("a", 1), ("a", 2)], "is not a dict from a str to an int, no key twice"),
+    (MAPS_OF_LISTS, [([1], "x"), ((1,), "y")], "no key twice"),
+    (MAPS_OF_STRUCTS, [({"a": "x", "b": [1]}, "x"), ({"b": [1], "a": "x"}, "y")], "no key twice"),
 ]
 
 
@@ -127,6 +132,20 @@ def test_a_row_is_a_named_tuple_of_plain_values() -> None:
     assert row == (1, "x", math.inf)
     assert (row.n, row._1, row._2) == (1, "x", math.inf)
     assert repr(row).startswith("InputRow(n=1")
+
+
+def test_a_map_is_a_dict_at_any_depth() -> None:
+    schema = pa.schema([("m", MAPS), ("l", pa.list_(pa.struct([("m", MAPS)]))), ("k", MAPS_OF_LISTS)])
+    rows = pa.record_batch([[{"a": 1}], [[{"m": {"b": 2}}]], [[([1], "x")]]], schema=schema)
+    (row,) = RowReader(schema, "row").read(rows)
+    assert row == ({"a": 1}, [{"m": {"b": 2}}], [([1], "x")])
+
+
+def test_a_map_with_a_key_twice_is_told_with_its_row() -> None:
+    schema = pa.schema([("n", pa.int64()), ("m", MAPS)])
+    rows = pa.record_batch([[1, 2], [{"a": 1}, [("a", 1), ("a", 2)]]], schema=schema)
+    with pytest.raises(RowError, match=r"column m has a value that Python does not have, in the row \(n = 2, "):
+        list(RowReader(schema, "row").read(rows))
 
 
 def test_many_rows_are_read_in_order() -> None:

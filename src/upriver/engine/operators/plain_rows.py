@@ -14,15 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from operator import itemgetter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upriver.arguments import clipped_repr
-from upriver.engine.row_text import first_unreadable, row_text
+from upriver.engine.row_text import UNREADABLE, row_text
 from upriver.errors import ProtocolError, RowError
 from upriver.state.columns import cell_type
 
@@ -64,7 +63,7 @@ class PlainValues:
         """The value that Arrow gives back for this one. Raises Misfit."""
         if value is None or self.is_settled(value):
             return value
-        return self.array([value])[0].as_py()
+        return self.array([value])[0].as_py(maps_as_pydicts=_maps_as(self.type))
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         """Raises Misfit, which tells the row, if a value does not fit."""
@@ -253,7 +252,7 @@ def _struct(type: pa.DataType, parts: Parts) -> PlainValues:
 
 
 def _map(type: pa.DataType, parts: Parts) -> PlainValues:
-    """Arrow gives a map back as a list of pairs, and takes a dict as well."""
+    """Arrow takes a list of pairs as well, even if it has a key twice, which no map of Spark's has."""
     key, item = parts
     item_fits = _or_null(item)
 
@@ -262,9 +261,17 @@ def _map(type: pa.DataType, parts: Parts) -> PlainValues:
 
     def fits(value: Any) -> bool:
         pairs = value.items() if isinstance(value, Mapping) else value
-        return isinstance(value, Mapping | list) and all(map(fits_pair, pairs))
+        is_right = isinstance(value, Mapping | list) and all(map(fits_pair, pairs))
+        return is_right and len({_frozen(key) for key, _ in pairs}) == len(pairs)
 
-    return PlainValues(type, f"a dict from {key.expected} to {item.expected}", fits, _never)
+    return PlainValues(type, f"a dict from {key.expected} to {item.expected}, no key twice", fits, _never)
+
+
+def _frozen(key: Any) -> Any:
+    """The key of a map in a form that has a hash."""
+    if isinstance(key, Mapping):
+        return frozenset((name, _frozen(value)) for name, value in key.items())
+    return tuple(map(_frozen, key)) if isinstance(key, list | tuple) else key
 
 
 def _or_null(values: PlainValues) -> Test:
@@ -313,16 +320,48 @@ Fields = Sequence[Any]
 def python_columns(rows: pa.RecordBatch) -> list[list[Any]]:
     """The rows' values, column by column. Raises RowError for a value that has no Python form."""
     try:
-        return [column.to_pylist() for column in rows.columns]
-    except (ValueError, OverflowError, KeyError, pa.ArrowException) as error:
+        return [_python_values(column) for column in rows.columns]
+    except UNREADABLE as error:
         bad = [
             (place, name)
+            for place in range(rows.num_rows)
             for name, column in zip(rows.schema.names, rows.columns, strict=True)
-            if (place := first_unreadable(column)) is not None
+            if not _is_readable(column.slice(place, 1))
         ]
-        place, name = min(bad, key=itemgetter(0))
+        place, name = bad[0]
         what = f"column {name} has a value that Python does not have, in the row ({row_text(rows, place)})"
         raise RowError(f"{what}. Have the function called with Arrow batches, per='batch'") from error
+
+
+def _python_values(values: pa.Array) -> list[Any]:
+    """The values as Python values, maps as dicts. Raises UNREADABLE for a value that has no Python form, such as a map
+    with a key twice."""
+    listed: list[Any] = values.to_pylist(maps_as_pydicts=_maps_as(values.type))
+    return listed
+
+
+def _maps_as(type: pa.DataType) -> Literal["strict"] | None:
+    """What Arrow is told for a value with maps to get dicts. ``None``, by which lists are read many times faster, if
+    there are no maps; and if keys of a map are lists or structs, which are no keys of a dict."""
+    keys = list(_map_keys(type))
+    return "strict" if keys and not any(map(pa.types.is_nested, keys)) else None
+
+
+def _map_keys(type: pa.DataType) -> Iterator[pa.DataType]:
+    """The types of the keys of all maps in it."""
+    if pa.types.is_map(type):
+        yield type.key_type
+    if pa.types.is_nested(type):
+        for place in range(type.num_fields):
+            yield from _map_keys(type.field(place).type)
+
+
+def _is_readable(value: pa.Array) -> bool:
+    try:
+        _python_values(value)
+    except UNREADABLE:
+        return False
+    return True
 
 
 class RowReader:
