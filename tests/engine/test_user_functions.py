@@ -1,5 +1,6 @@
 """A user's function over columns: what it takes and gives in each form, and what is said when it fails."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -89,6 +90,11 @@ def test_an_instant_comes_and_goes_with_its_zone() -> None:
         (FunctionForm.PANDAS, lambda v: 1, "int, which is no Series"),
         (FunctionForm.PANDAS, lambda v: pd.Series(["a", "b"]), "returned what is not declared"),
         (FunctionForm.ROW, lambda v: exec("raise SystemExit"), "f() raised SystemExit"),
+        (
+            FunctionForm.ROW,
+            lambda v: exec("raise asyncio.CancelledError", {"asyncio": asyncio}),
+            "f() raised CancelledError",
+        ),
     ],
 )
 def test_a_function_that_fails_is_named(form: FunctionForm, function: Callable[..., Any], said: str) -> None:

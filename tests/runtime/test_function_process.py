@@ -1,5 +1,6 @@
 """A process for users' functions: it gives what a call in this process gives, and may be late, or die, alone."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,46 @@ def test_bad_rows_are_found_by_further_calls(process: FunctionProcess, per: Per)
     assert here[0].rows == there[0].rows
     assert here[1:] == there[1:]
     assert len(there[2]) == 4
+
+
+class Fatal(BaseException):
+    pass
+
+
+def raises(kind: type[BaseException], key: int, row: Any, state: Any) -> Any:
+    if row.v == 2:
+        raise kind
+    return [(row.v,)], None
+
+
+@pytest.mark.parametrize("kind", [Fatal, KeyboardInterrupt, asyncio.CancelledError, SystemExit])
+def test_whatever_a_map_raises_is_of_its_row(process: FunctionProcess, kind: type[BaseException]) -> None:
+    source, columns = pa.schema([("k", LONG), ("v", LONG)]), pa.schema([("n", LONG)])
+    op = map_op(partial(raises, kind), source, ["k"], columns, columns, Per.ROW)
+    batch = batch_of(source, [(1, v) for v in range(4)], ["k"])
+    operator = StatefulMap(op, [source], ["k"], make_call=process.map_call)
+    pid = process.pid
+    good, bad, told = operator.apply_good([batch])
+    assert (good.rows["n"].to_pylist(), bad["v"].to_pylist()) == ([0, 1, 3], [2])
+    assert f"raised {kind.__name__} (line" in told[0]
+    assert process.pid == pid
+
+
+def test_an_interrupt_from_outside_is_not_of_the_function(process: FunctionProcess) -> None:
+    def interrupted(value: int) -> int:
+        signal.raise_signal(signal.SIGINT)
+        return value
+
+    call = process.column_function(user_function("f", interrupted, [LONG], LONG))
+    assert call(pa.array([1])).to_pylist() == [1]
+
+
+def test_an_interrupt_is_raised_where_it_may_be_of_the_process() -> None:
+    def interrupted(value: int) -> int:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        column_function(user_function("f", interrupted, [LONG], LONG))(pa.array([1]))
 
 
 def fails(value: Any) -> Any:

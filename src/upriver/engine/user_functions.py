@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from upriver.engine.operators.map_calls import Begins, line_of, loaded, noted
+from upriver.engine.operators.map_calls import THIS_PROCESS, CallingProcess, line_of, loaded
 from upriver.engine.operators.plain_rows import Misfit, PlainRows, python_columns, unwrapped
 from upriver.engine.row_text import error_text
 from upriver.errors import RowError
@@ -35,13 +35,14 @@ ColumnCall = Callable[..., pa.Array]
 class ColumnFunction:
     """A user's function, ready to be called for columns."""
 
-    def __init__(self, function: UserFunction, begins: Begins | None = None) -> None:
-        """begins: as :func:`noted` takes it. Raises DeclarationError if the function cannot be loaded here."""
+    def __init__(self, function: UserFunction, process: CallingProcess = THIS_PROCESS) -> None:
+        """Raises DeclarationError if the function cannot be loaded here."""
         self._about = about_function(function)
         self._arguments = function.arguments
         self._result = PlainRows(pa.schema([(VALUE, function.returns)]), "result")
         self._call = _FORMS[function.form]
-        self._function: Callable[..., Any] = noted(loaded(function.function, self._about), begins)
+        self._passes = process.passes
+        self._function: Callable[..., Any] = loaded(function.function, self._about, process)
 
     def __call__(self, *columns: pa.Array) -> pa.Array:
         """A value for each row. columns: of the declared types, except for time zones.
@@ -58,7 +59,9 @@ class ColumnFunction:
             raise RowError(f"{self._about} returned what is not declared: {misfit}") from misfit
         except RowError:
             raise
-        except (Exception, SystemExit, GeneratorExit) as error:  # of any class: it is the user's code
+        except self._passes:
+            raise
+        except BaseException as error:  # of any class: it is the user's code
             raise RowError(f"{self._about} raised {error_text(error)}{line_of(error)}") from error
 
 

@@ -7,12 +7,16 @@ nothing that the process says is unpickled.
 The process also tells when a function begins a call, if it has not told so for a while. So the worker can tell a batch
 of many slow calls from a call that does not end.
 
+It ignores SIGINT, which is meant for the program that has started the app. So a KeyboardInterrupt here is the
+function's own.
+
 A thread reads standard input, which the worker keeps open: the process ends when the worker does. What the functions
 print goes where the worker's own output goes.
 """
 
 import json
 import os
+import signal
 import socket
 import struct
 import sys
@@ -26,7 +30,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from upriver.engine.operators.map_calls import Call, Given, Made, map_call
+from upriver.engine.operators.map_calls import Call, CallingProcess, Given, Made, map_call
 from upriver.engine.user_functions import VALUE, ColumnFunction
 from upriver.errors import UpriverError
 from upriver.logs import configure
@@ -154,7 +158,7 @@ class _LoadedFunctions:
     """The functions that are loaded, by number; each takes and gives parts."""
 
     def __init__(self, begins: Callable[[], object]) -> None:
-        self._begins = begins
+        self._process = CallingProcess(begins, passes=())
         self._loaded: dict[int, Callable[[Sequence[Part]], list[Part]]] = {}
 
     def answer(self, said: Said) -> list[Part]:
@@ -173,7 +177,7 @@ class _LoadedFunctions:
         function = UserFunction(
             about["name"], tuple(taken.types), given.field(0).type, FunctionForm(about["form"]), bytes(parts[3])
         )
-        call = ColumnFunction(function, self._begins)
+        call = ColumnFunction(function, self._process)
 
         def called(parts: Sequence[Part]) -> list[Part]:
             values = call(*batch_of(parts[0], taken).columns)
@@ -184,7 +188,7 @@ class _LoadedFunctions:
     def _map(self, parts: Sequence[Part]) -> Callable[[Sequence[Part]], list[Part]]:
         about, (source, state, output) = json.loads(bytes(parts[0])), map(schema_of, parts[1:4])
         op = StatefulMapOp(tuple(about["key"]), bytes(parts[4]), Per(about["per"]), state, output, name=about["name"])
-        call: Call = map_call(op, source, self._begins)
+        call: Call = map_call(op, source, self._process)
         key = pa.schema(list(output)[: len(op.key)])
 
         def called(parts: Sequence[Part]) -> list[Part]:
@@ -249,6 +253,7 @@ class _Link:
 
 def serve(settings: dict[str, Any]) -> None:
     """Run the process. settings: the argument of ``START``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     link = socket.socket(fileno=settings["link"])
     link.set_inheritable(False)
     _end_with(os.dup(0))

@@ -27,8 +27,20 @@ from upriver.state.columns import validity
 from upriver.state.vectors import Mask, Positions
 
 Function = Callable[..., Any]
-Begins = Callable[[], object]
-"""Called before each call of a user's function."""
+Passes = tuple[type[BaseException], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallingProcess:
+    """What users' functions are called in. begins: called before each call. passes: exceptions that may be of the
+    process itself, and so are no fault of the function that they interrupt."""
+
+    begins: Callable[[], object] | None = None
+    passes: Passes = (KeyboardInterrupt,)
+
+
+THIS_PROCESS = CallingProcess()
+"""One that SIGINT interrupts."""
 
 
 def about_map(op: StatefulMapOp) -> str:
@@ -103,9 +115,10 @@ MakeCall = Callable[[StatefulMapOp, pa.Schema], Call]
 class RowCalls:
     """``f(key, row, state) -> (rows, state)``."""
 
-    def __init__(self, function: Function, shapes: Shapes) -> None:
+    def __init__(self, function: Function, shapes: Shapes, passes: Passes) -> None:
         self._function = function
         self._shapes = shapes
+        self._passes = passes
 
     def __call__(self, given: Given) -> Made:
         rows = self._shapes.row.read(given.rows)
@@ -118,7 +131,9 @@ class RowCalls:
                 state = _state(self._shapes, self._function(key, row, state), output)
             except Misfit as misfit:
                 raise _unfit(misfit, _of_row(key, row)) from misfit
-            except (Exception, SystemExit, GeneratorExit) as error:  # of any class: it is the user's code
+            except self._passes:
+                raise
+            except BaseException as error:  # of any class: it is the user's code
                 raise _raised(error, _of_row(key, row)) from error
         return state
 
@@ -126,9 +141,10 @@ class RowCalls:
 class KeyCalls:
     """``f(key, rows, state) -> (rows, state)``, the rows of a key as an Arrow batch."""
 
-    def __init__(self, function: Function, shapes: Shapes) -> None:
+    def __init__(self, function: Function, shapes: Shapes, passes: Passes) -> None:
         self._function = function
         self._shapes = shapes
+        self._passes = passes
 
     def __call__(self, given: Given) -> Made:
         of_each = (given.rows.slice(start, stop - start) for start, stop in pairwise(given.bounds.tolist()))
@@ -139,7 +155,9 @@ class KeyCalls:
             return _state(self._shapes, self._function(key, rows, state), output)
         except Misfit as misfit:
             raise _unfit(misfit, _of_key(key)) from misfit
-        except (Exception, SystemExit, GeneratorExit) as error:  # of any class: it is the user's code
+        except self._passes:
+            raise
+        except BaseException as error:  # of any class: it is the user's code
             raise _raised(error, _of_key(key)) from error
 
 
@@ -172,9 +190,10 @@ def _state(shapes: Shapes, answer: Any, output: OutputRows) -> Any:
 class BatchCalls:
     """``f(keys, rows, states) -> (keys, rows, states)``: a row's key is the place of its state."""
 
-    def __init__(self, function: Function, shapes: Shapes) -> None:
+    def __init__(self, function: Function, shapes: Shapes, passes: Passes) -> None:
         self._function = function
         self._shapes = shapes
+        self._passes = passes
 
     def __call__(self, given: Given) -> Made:
         owners = np.repeat(np.arange(given.keys.num_rows), np.diff(given.bounds))
@@ -182,7 +201,9 @@ class BatchCalls:
             return self._made(self._function(owners, given.rows, given.states), given.keys.num_rows)
         except Misfit as misfit:
             raise _unfit(misfit, self._of_batch(given)) from misfit
-        except (Exception, SystemExit, GeneratorExit) as error:  # of any class: it is the user's code
+        except self._passes:
+            raise
+        except BaseException as error:  # of any class: it is the user's code
             raise _raised(error, self._of_batch(given)) from error
 
     def _made(self, answer: Any, keys: int) -> Made:
@@ -205,23 +226,23 @@ class BatchCalls:
         return f"a batch of {given.rows.num_rows} rows of {given.keys.num_rows} keys, the first of which is ({first})"
 
 
-CALLS: Mapping[Per, Callable[[Function, Shapes], Call]] = {
+CALLS: Mapping[Per, Callable[[Function, Shapes, Passes], Call]] = {
     Per.ROW: RowCalls,
     Per.KEY: KeyCalls,
     Per.BATCH: BatchCalls,
 }
 
 
-def map_call(op: StatefulMapOp, source: pa.Schema, begins: Begins | None = None) -> Call:
-    """The function of a stateful map, as it is called in this process. source: of the rows that will come. begins: as
-    :func:`noted` takes it. Raises DeclarationError if the function cannot be loaded here."""
+def map_call(op: StatefulMapOp, source: pa.Schema, process: CallingProcess = THIS_PROCESS) -> Call:
+    """The function of a stateful map, as it is called in this process. source: of the rows that will come. Raises
+    DeclarationError if the function cannot be loaded here."""
     shapes = Shapes(
         RowReader(key_of(op), "key"),
         RowReader(source, "row"),
         PlainRows(op.state, "state"),
         PlainRows(given_by(op), "output row"),
     )
-    return CALLS[op.per](noted(loaded(op.function, about_map(op)), begins), shapes)
+    return CALLS[op.per](loaded(op.function, about_map(op), process), shapes, process.passes)
 
 
 def key_of(op: StatefulMapOp) -> pa.Schema:
@@ -351,25 +372,26 @@ def _together(made: Made, parts: Sequence[GoodCalls], row: int) -> GoodCalls:
     return GoodCalls(made, np.concatenate([one.bad, other.bad + row]), one.errors + other.errors)
 
 
-def loaded(function: bytes, about: str) -> Function:
-    """Unpickle a user's function. about: names it in messages. This is the only place that unpickles anything. The plan
+def loaded(function: bytes, about: str, process: CallingProcess) -> Function:
+    """Unpickle a user's function; ``process.begins``, if there is any, is called before each of its calls. about: names
+    it in messages. This is the only place that unpickles anything. The plan
     with the function comes in the closure of Spark's task, or over a channel that the cluster's secret seals. PySpark
     pickles a function of its session as a pair with the type."""
     try:
         found = pickle.loads(function)
         loaded: Function = found[0] if isinstance(found, tuple) else found
-    except Exception as error:  # of any class: loading runs what the user's modules have in them
+    except process.passes:
+        raise
+    except BaseException as error:  # of any class: loading runs what the user's modules have in them
         raise DeclarationError(
-            f"{about} cannot be loaded on a worker: {type(error).__name__}: {error}. "
+            f"{about} cannot be loaded on a worker: {error_text(error)}. "
             "Give the workers the modules that it needs, or define it in the program that declares it"
         ) from error
-    return loaded
+    return loaded if process.begins is None else _noted(loaded, process.begins)
 
 
-def noted(function: Function, begins: Begins | None) -> Function:
-    """The function; ``begins``, if there is any, is called before each of its calls."""
-    if begins is None:
-        return function
+def _noted(function: Function, begins: Callable[[], object]) -> Function:
+    """The function; ``begins`` is called before each of its calls."""
 
     def call(*arguments: Any) -> Any:
         begins()
