@@ -395,6 +395,10 @@ class App:
             raise DeclarationError(f"{about}: it needs a function and the columns of its rows: func=..., schema=...")
         if (sources is None) == (not source) or not (sources is None or (isinstance(sources, Mapping) and sources)):
             raise DeclarationError(f"{about}: give either source=... with key=..., or sources={{name: key, ...}}")
+        if sources is None and not isinstance(source, str):
+            raise DeclarationError(
+                f"{about}: source={source!r}: give one name; several go into sources={{name: key, ...}}"
+            )
         with self._declaring(timeout):
             self._check_free("stateful map", name)
             read = {source: key} if sources is None else dict(sources)
@@ -543,7 +547,7 @@ class App:
     def _check_kept(self, name: object) -> None:
         """Raise UnknownView for a stateful map that keeps no rows."""
         if isinstance(name, str) and name in self._maps and name not in self._plans:
-            raise UnknownView(f"stateful map {name!r} keeps no rows, for it has keep=0: look up what reads it")
+            raise UnknownView(f"stateful map {name!r} keeps no rows, for it has keep=0: name what reads it instead")
 
     def _check_unread(self, name: str) -> None:
         """Raise DeclarationError if a view or another map reads a stateful map."""
@@ -907,7 +911,9 @@ class App:
 
     def explain(self, view: str) -> str:
         """How a view is kept: its regions, their keys and inputs, and whether it is partial or full, and why."""
-        return render(self._running().explain(view))
+        running = self._running()
+        self._check_kept(view)
+        return render(running.explain(view))
 
     def stop(self) -> None:
         """Stop ingest and workers. The lake stays; an app on the same root continues from there."""

@@ -269,6 +269,7 @@ WRONG_MAPS: dict[str, tuple[dict[str, Any], str]] = {
     "both": ({"sources": {"t": "k"}}, "give either source=... with key=..., or sources="),
     "no sources": ({"source": "", "sources": {}}, "give either source=... with key=..., or sources="),
     "a list": ({"source": "", "sources": ["t"]}, "give either source=... with key=..., or sources="),
+    "some names": ({"source": ["t", "u"]}, "source=['t', 'u']: give one name; several go into sources="),
     "no function": ({"func": None}, "it needs a function and the columns of its rows"),
     "unknown": ({"source": "x"}, "there is no table, view or stateful map 'x'; there are: t, odd, u, other"),
     "itself": ({"source": "m"}, "there is no table, view or stateful map 'm'"),

@@ -176,6 +176,27 @@ def test_a_function_that_cannot_travel_is_refused() -> None:
         declared(7)  # type: ignore[arg-type]
 
 
+async def later(key: str, row: Any, state: Any) -> Any:
+    return [], state
+
+
+def one_by_one(key: str, row: Any, state: Any) -> Any:
+    yield [], state
+
+
+class Awaited:
+    async def __call__(self, key: str, row: Any, state: Any) -> Any:
+        return [], state
+
+
+@pytest.mark.parametrize(
+    ("function", "made"), [(later, "a coroutine"), (one_by_one, "a generator"), (Awaited(), "a coroutine")]
+)
+def test_a_function_whose_call_would_not_run_it_is_refused(function: Callable[..., Any], made: str) -> None:
+    with pytest.raises(DeclarationError, match=f"^stateful map 'trips': its function makes {made}, and its code would"):
+        declared(function)
+
+
 def test_a_wrapped_function_travels() -> None:
     wrapped = pickle.loads(pickled(AnyState(lambda key, rows, state: ([key], state)), "a map"))
     assert wrapped("k", [], None) == (["k"], None)

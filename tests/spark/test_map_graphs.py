@@ -177,6 +177,8 @@ def test_rows_on_which_a_map_fails_are_set_aside_and_few_rows_are_kept(spark: An
             app.lookup("totals", ["c1"])
         with pytest.raises(UnknownView, match="'totals' keeps no rows, for it has keep=0"):
             app.read("totals")
+        with pytest.raises(UnknownView, match="'totals' keeps no rows, for it has keep=0: name what reads it"):
+            app.explain("totals")
         with pytest.raises(
             DeclarationError, match=r"'totals' is read by stateful map 'good', .*drop what reads it first"
         ):

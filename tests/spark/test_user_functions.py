@@ -29,6 +29,10 @@ def grade(v: int | None) -> str | None:
     return None if v is None else "abc"[v % 3]
 
 
+async def later(v: int | None) -> str:
+    return "x"
+
+
 def longer(v: pd.Series) -> pd.Series:
     return v + 1
 
@@ -87,6 +91,7 @@ def test_views_call_functions_and_a_changed_function_makes_another_view(spark: A
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
     [
+        ("f", {"function": later}, "function 'f': it makes a coroutine, and its code would not run"),
         ("abs", {}, "means something in Spark's SQL already"),
         ("count", {}, "means something in Spark's SQL already"),
         ("cast", {}, "means something in Spark's SQL already"),
@@ -106,7 +111,9 @@ def test_a_wrong_declaration_is_refused(
 ) -> None:
     app = App(spark, tmp_path / "lake")
     with pytest.raises(DeclarationError) as raised:
-        app.function(name, grade, **{"returns": "STRING", "arguments": "v INT", "deterministic": True, **changes})
+        app.function(
+            name, **{"function": grade, "returns": "STRING", "arguments": "v INT", "deterministic": True, **changes}
+        )
     assert said in str(raised.value)
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -46,6 +47,7 @@ def declare_stateful_map(
     about = f"stateful map {name!r}"
     if not callable(function):
         raise DeclarationError(f"{about}: {function!r} is no function")
+    check_returns(function, f"{about}: its function")
     check_arguments(function, per, about)
     rows = declared_columns(schema, f"{about}: schema", timezone)
     if state is None:
@@ -63,6 +65,26 @@ def check_arguments(function: Callable[..., Any], per: str, about: str) -> None:
     wanted = ARGUMENTS.get(per) if isinstance(per, str) else None
     if wanted is not None:  # another one is refused where it is read
         check_call(function, wanted, f"{about}: its function", f"with per={str(per)!r} it is called")
+
+
+_ANSWERS_LATER: Mapping[str, Callable[[object], bool]] = MappingProxyType(
+    {
+        "a coroutine": inspect.iscoroutinefunction,
+        "an asynchronous generator": inspect.isasyncgenfunction,
+        "a generator": inspect.isgeneratorfunction,
+    }
+)
+"""What a call of a function returns in place of its result, and the test for such functions."""
+
+
+def check_returns(function: Callable[..., Any], what: str) -> None:
+    """Raise DeclarationError if a call of the function would return before its code runs. what: words of the
+    message."""
+    for made, makes in _ANSWERS_LATER.items():
+        if makes(function) or makes(getattr(function, "__call__", None)):  # noqa: B004  # an object's own method
+            raise DeclarationError(
+                f"{what} makes {made}, and its code would not run: use def and return, not async or yield"
+            )
 
 
 def check_call(function: Callable[..., Any], arguments: Sequence[str], what: str, called: str) -> None:

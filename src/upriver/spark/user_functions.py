@@ -18,7 +18,7 @@ from upriver.engine.user_functions import column_function
 from upriver.errors import DeclarationError
 from upriver.plan.plan import DECLARED_CALL, FunctionForm, UserFunction
 from upriver.plan.types import duck_name, is_instant, is_nested, spark_name
-from upriver.spark.functions import Columns, check_call, declared_columns, pickled
+from upriver.spark.functions import Columns, check_call, check_returns, declared_columns, pickled
 from upriver.spark.session import unlogged
 
 Returns: TypeAlias = str | DataType | pa.DataType
@@ -59,6 +59,7 @@ def declare_function(
             raise DeclarationError(
                 f"{about}: {field.name} is {spark_name(field.type)}, which a function of yours does not take or give"
             )
+    check_returns(function, f"{about}: it")
     check_call(function, taken.names, f"{about}: it", "is called")
     return UserFunction(name, tuple(taken.types), given, FunctionForm(form), pickled(function, about))
 
