@@ -10,12 +10,13 @@ from typing import Any
 import pyspark
 import pytest
 
-from upriver.errors import TooFewSlots, UserError
+from upriver.errors import DeclarationError, TooFewSlots, UserError
 from upriver.spark.session import (
     check_java,
     free_slots,
     heap_mb,
     local_conf,
+    local_session,
     memory_bytes,
     pandas_unwarned,
     require_slots,
@@ -95,6 +96,12 @@ def test_a_shortage_on_a_cluster_asks_for_executors() -> None:
     assert "or ask for" not in text
 
 
+@pytest.mark.parametrize("sizes", [{"workers": 0}, {"workers": "2"}, {"workers": 1, "ingest_slots": -1}])
+def test_a_session_without_workers_or_with_something_else_is_refused(sizes: dict[str, Any]) -> None:
+    with pytest.raises(DeclarationError, match=r"^(workers|ingest_slots)=.* (at least 1 is needed|not a str)$"):
+        local_session(**sizes)
+
+
 @pytest.mark.spark
 def test_the_slots_of_the_running_session_are_counted(spark: Any) -> None:
     assert free_slots(spark) == 8
@@ -120,6 +127,7 @@ def test_local_session_is_on_loopback_quiet_and_runs_this_python_and_stopping_it
     code = """
 import json, sys
 from upriver import App
+from upriver.errors import TooFewSlots
 from upriver.lake.upkeep import taken
 from upriver.spark.session import free_slots, local_session
 spark = local_session(2, app_name="seven", **{"spark.sql.shuffle.partitions": 7})
@@ -127,6 +135,10 @@ names = ["spark.master", "spark.app.name", "spark.driver.host", "spark.sql.sessi
          "spark.sql.shuffle.partitions"]
 print(json.dumps([[spark.conf.get(name) for name in names], free_slots(spark), spark.sparkContext.uiWebUrl,
                   spark.sparkContext.pythonExec == sys.executable]))
+try:
+    local_session(4)
+except TooFewSlots as error:
+    print(error)
 with App(spark, sys.argv[1], workers=1, vnodes=8) as app:
     app.table("loaded", spark.range(9), key="id")
     app.table("streamed", spark.readStream.format("rate").load(), key="value")
@@ -136,7 +148,10 @@ with taken(sys.argv[1]):  # it is not locked any more
     app.stop()
 """
     run = ended(code, str(tmp_path))
-    assert run.stdout.strip() == '[["local[4,4]", "seven", "127.0.0.1", "UTC", "7"], 4, null, true]'
+    made, refusal = run.stdout.splitlines()
+    assert made == '[["local[4,4]", "seven", "127.0.0.1", "UTC", "7"], 4, null, true]'
+    assert refusal.startswith("6 task slots are needed and Spark (local[4,4]) has 4")
+    assert refusal.endswith("was running in this process already, and keeps its slots: stop it first, by spark.stop().")
     assert run.stderr.splitlines()[-1] == "upriver: the Spark session is stopped: the app stops first"
     assert "Warning" not in run.stderr
     assert "\tat " not in run.stderr
@@ -145,7 +160,7 @@ with taken(sys.argv[1]):  # it is not locked any more
 COUNTING = """
 import sys
 from upriver.spark.session import local_session
-spark = local_session(0, **{conf})
+spark = local_session(1, **{conf})
 rows = spark.readStream.schema("v long").json(sys.argv[1] + "/source")
 for store in "HDFSBacked", "RocksDB":
     provider = f"org.apache.spark.sql.execution.streaming.state.{store}StateStoreProvider"

@@ -31,6 +31,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from upriver.arguments import at_least
 from upriver.errors import DeclarationError, TooFewSlots, UserError
 from upriver.logs import shorten_errors
 from upriver.net.server import SparkHosts
@@ -150,10 +151,11 @@ def local_session(
 ) -> SparkSession:
     """A Spark session in this process, on loopback only, with ``workers + ingest_slots`` task slots.
 
-    ``conf`` goes to Spark unchanged and overrides the settings here: ``**{"spark.sql.shuffle.partitions": 4}``. A
-    running session is taken over if it has the slots; otherwise raises TooFewSlots. Raises UserError without a Java
-    that Spark runs on.
+    There is at least one slot of each kind. ``conf`` goes to Spark unchanged and overrides the settings here:
+    ``**{"spark.sql.shuffle.partitions": 4}``. A running session is taken over if it has the slots; otherwise raises
+    TooFewSlots. Raises DeclarationError, and UserError without a Java that Spark runs on.
     """
+    workers, ingest_slots = at_least("workers", workers, 1), at_least("ingest_slots", ingest_slots, 1)
     if SparkSession.getActiveSession() is None:
         check_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark would start whatever python3 is first on the PATH
@@ -164,7 +166,15 @@ def local_session(
         builder = builder.config(name, value)
     with pandas_unwarned():
         spark = builder.getOrCreate()
-    require_slots(spark, workers, ingest_slots)
+    try:
+        require_slots(spark, workers, ingest_slots)
+    except TooFewSlots as error:
+        if spark.sparkContext.master != settings["spark.master"]:
+            raise TooFewSlots(
+                f"{error} This session was running in this process already, and keeps its slots: stop it first, by "
+                "spark.stop()."
+            ) from None
+        raise
     return spark
 
 
