@@ -11,6 +11,7 @@ from upriver.errors import ChangesGone, DeclarationError
 from upriver.ids import Epoch
 from upriver.options import Compaction
 from upriver.spark.changes import (
+    ADMITS,
     ChangesOffset,
     ChangesPlan,
     ChangesSource,
@@ -54,6 +55,24 @@ def test_options_say_whether_changes_are_meant() -> None:
     assert means_changes({"view": "v", "Changes": "TRUE"})
     assert means_changes({"view": "v", "root": "/lake"})
     assert not means_changes({"view": "v", "address": "a:1", "token": "t", "changes": "false"})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"changes": "yes"}, "^changes='yes': give true or false$"),
+        (
+            {"root": "/lake", "changes": "false"},
+            "^root is an option of reading changes, and changes=false: leave out one",
+        ),
+        ({"changes": "False", "startingVersion": "3"}, "^startingVersion is an option of reading changes"),
+        ({"root": "/lake", "keys": "[1]"}, "^keys: changes are read of all keys: leave it out, and choose rows"),
+        ({"changes": "true", "Arrow_Keys": "x"}, "^Arrow_Keys: changes are read of all keys"),
+    ],
+)
+def test_options_that_would_have_no_effect_are_refused(options: dict[str, str], said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        means_changes({"view": "v", **options})
 
 
 def test_since_is_a_version_a_moment_or_one_of_two_words() -> None:
@@ -124,6 +143,12 @@ def test_a_stream_has_no_end() -> None:
     for name, value in (("endingVersion", "3"), ("endingTimestamp", "2026-01-31T12:00Z")):
         with pytest.raises(DeclarationError, match=f"{name}: a stream has no end: leave it out"):
             ChangesPlan.of({"root": "/lake", "view": "v", name: value}).of_stream()
+
+
+@pytest.mark.skipif(not ADMITS, reason="Spark has no limit before 4.2")
+def test_a_batch_has_no_limit() -> None:
+    with pytest.raises(DeclarationError, match="maxVersionsPerTrigger: a batch has all versions: leave it out"):
+        ChangesPlan.of({"root": "/lake", "view": "v", "maxVersionsPerTrigger": "3"}).of_batch()
 
 
 @pytest.mark.parametrize(

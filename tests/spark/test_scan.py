@@ -427,6 +427,8 @@ def test_the_app_refuses_before_spark_does(serve: Serve) -> None:
         ({"keys": '[["k1", 2]]'}, r"KeyTypeError: 'planes': \[\"k1\", 2\] is no key of \(k string\)"),
         ({"keys": "[5]"}, r"KeyTypeError: 'planes': \[5\] is no key of \(k string\)"),
         ({"arrow_keys": "k1"}, r"KeyTypeError: 'planes': arrow_keys is not base64 of an Arrow stream"),
+        ({"arrow_keys": "k1", "keys": "[]"}, r"DeclarationError: 'planes': give keys or arrow_keys, not both"),
+        ({"keys": "[]", "changes": "true"}, r"DeclarationError: keys: changes are read of all keys"),
         ({"schema": "k string"}, r"view 'planes' has the columns k string, n bigint, not k string: leave schema\(\)"),
     ],
 )

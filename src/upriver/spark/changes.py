@@ -47,6 +47,8 @@ CHANGE_OPTIONS = (
     "maxversionspertrigger",
 )
 """Options that mean changes, in lower case, as ``changes`` does."""
+ROW_OPTIONS = ("keys", "arrow_keys")
+"""Options that only a reader of a view's rows has."""
 ROOT_S_MAX = 10.0
 """Seconds in which the coordinator must say where the lake is."""
 PARTITIONS_DEFAULT = 2
@@ -54,9 +56,24 @@ PARTITIONS_DEFAULT = 2
 
 
 def means_changes(options: Mapping[str, str]) -> bool:
-    """Whether a reader with these options reads changes, and not the rows of a view."""
+    """Whether a reader with these options reads changes, and not the rows of a view. Raises DeclarationError for
+    options that do not go together."""
     given = {name.lower(): value for name, value in options.items()}
-    return given.get("changes", "").lower() == "true" or any(name in given for name in CHANGE_OPTIONS)
+    changes = given.get("changes", "").lower()
+    if changes not in ("", "true", "false"):
+        raise DeclarationError(f"changes={given['changes']!r}: give true or false")
+    of_changes = [name for name in options if name.lower() in CHANGE_OPTIONS]
+    if changes == "false" and of_changes:
+        raise DeclarationError(
+            f"{of_changes[0]} is an option of reading changes, and changes=false: leave out one of them"
+        )
+    is_meant = changes == "true" or bool(of_changes)
+    of_rows = [name for name in options if name.lower() in ROW_OPTIONS]
+    if is_meant and of_rows:
+        raise DeclarationError(
+            f"{of_rows[0]}: changes are read of all keys: leave it out, and choose rows of the DataFrame by where(...)"
+        )
+    return is_meant
 
 
 def starting_option(since: str | SupportsIndex | datetime | None) -> dict[str, str]:
@@ -297,6 +314,14 @@ class ChangesPlan:
         for name, given in (("endingVersion", self.ending_version), ("endingTimestamp", self.ending_at)):
             if given is not None:
                 raise DeclarationError(f"{name}: a stream has no end: leave it out, or use spark.read")
+        return self
+
+    def of_batch(self) -> Self:
+        """The same, for a batch. Raises DeclarationError for a limit, which a batch has not."""
+        if self.versions_max is not None:
+            raise DeclarationError(
+                "maxVersionsPerTrigger: a batch has all versions: leave it out, or give endingVersion"
+            )
         return self
 
     def between(self, log: ChangeLog, begin: ChangesStart, through: Epoch) -> list[ChangesPartition]:

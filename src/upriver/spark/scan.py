@@ -153,6 +153,8 @@ def _partitions(option: str | None, source: ScanSource) -> int:
 
 def _keys(options: Mapping[str, str], name: str, source: ScanSource) -> pa.RecordBatch | None:
     encoded, text = options.get("arrow_keys"), options.get("keys")
+    if None not in (encoded, text):
+        raise DeclarationError(f"{name!r}: give keys or arrow_keys, not both")
     if encoded is not None:
         try:
             keys = pa.ipc.open_stream(base64.b64decode(encoded, validate=True)).read_all()
@@ -293,7 +295,7 @@ class UpriverDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if means_changes(self.options):
-            return ChangesReader(ChangesPlan.of(self.options))
+            return ChangesReader(ChangesPlan.of(self.options).of_batch())
         asked = self._asked()
         source = asked.source()
         if _columns(schema) != (own := _columns(source.spark_schema)):
