@@ -217,6 +217,9 @@ def test_what_is_gone_is_named(lake: OwnedLake) -> None:
         lake.open_run(run, run_schema(FLIGHTS.schema))
     with pytest.raises(CorruptFile, match=r"epochs/000000000001\.json: the file is gone"):
         lake.manifest(Epoch(1))
+    lake.files.remove("app.json")
+    with pytest.raises(CorruptFile, match=f"^{lake.root}/app.json: the file is gone"):
+        lake.kept_record()
 
 
 @pytest.mark.parametrize("epochs", [0, 1])

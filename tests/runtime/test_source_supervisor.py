@@ -147,7 +147,7 @@ def test_a_look_that_fails_ends_no_other(world: World, caplog: pytest.LogCapture
     world.other.now(ended=GOES_AWAY)
     world.later(0.5)
     assert world.states() == ["running", "failed"]
-    assert "table good: its source is looked at again after an error: too many open files" in caplog.text
+    assert "table good: its source is looked at again after an error: OSError: too many open files" in caplog.text
     world.good.now(ended=GOES_AWAY)
     world.later(0.5)
     assert world.states() == ["failed", "failed"]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from upriver.spark.host import cause_in_text
+from upriver.errors import CorruptFile
+from upriver.spark.host import cause_in_text, cause_of_job_failure
 
 UNREACHABLE = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent \
@@ -83,3 +84,15 @@ in stage 0.0 (TID 3) (10.0.0.5 executor 4): java.io.IOException: Cannot run prog
 )  # fmt: skip
 def test_the_cause_is_one_line_without_stacks(text: str, line: str) -> None:
     assert cause_in_text(text) == line
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (AssertionError(), "AssertionError"),
+        (KeyError("app.json"), "KeyError: 'app.json'"),
+        (CorruptFile("the file is gone"), "the file is gone"),
+    ],
+)
+def test_an_error_that_is_none_of_a_job_is_told_with_its_class(error: Exception, line: str) -> None:
+    assert cause_of_job_failure(error) == line

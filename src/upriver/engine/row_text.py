@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from upriver.errors import UpriverError
 from upriver.state.columns import exact
 
 VALUE_CHARS_MAX = 60
@@ -56,6 +57,11 @@ def error_text(error: BaseException) -> str:
         text = "it cannot be told"
     told = f"{type(error).__name__}: {text[:ERROR_CHARS_MAX]}" if text else type(error).__name__
     return _clipped(escaped(told), ERROR_CHARS_MAX)
+
+
+def failure_text(error: BaseException) -> str:
+    """The text of an error of Upriver's, which says enough; of any other error the class, too."""
+    return str(error) if isinstance(error, UpriverError) else error_text(error)
 
 
 def _readable(value: pa.Array) -> Any:

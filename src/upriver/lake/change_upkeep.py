@@ -4,6 +4,7 @@ import logging
 import threading
 from typing import Any
 
+from upriver.engine.row_text import error_text
 from upriver.errors import LakeInUse
 from upriver.lake.change_folding import ChangeFolding, RemovedChanges
 from upriver.lake.change_log import first_of
@@ -58,8 +59,8 @@ class ChangeUpkeep:
             except (LakeInUse, _Stopped):
                 return  # a driver that was succeeded has told the app, which fails
             except Exception as error:  # of any class: the next look tries again, and nothing waits for it
-                _LOG.warning("the change log could not be folded: %s", error)
-                self._status = {**self._status, "failure": f"{type(error).__name__}: {error}"}
+                _LOG.warning("the change log could not be folded: %s", error_text(error))
+                self._status = {**self._status, "failure": error_text(error)}
 
     def _look(self) -> None:
         self._lake.check_owner()  # an app that is idle has no other occasion to learn that it was succeeded

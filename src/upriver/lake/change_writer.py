@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from upriver.engine.change_kinds import ChangeKind
 from upriver.engine.pending_changes import ChangedRows
+from upriver.engine.row_text import failure_text
 from upriver.errors import NotRead, NotWritten
 from upriver.ids import Epoch, WorkerId
 from upriver.lake.change_log import ChangeLog, LogRecord, commit_changes, fence_changes, sweep_changes
@@ -91,9 +92,10 @@ class ChangeWriter:
                 for part in write_parts(self._lake, view, name, rows_of_part(changed, self._committed_at))
             )
         except Exception as error:  # of any class: the coordinator waits for an answer
-            _LOG.warning("worker %s: the changes through epoch %s could not be written: %s", worker, action.at, error)
+            why = failure_text(error)
+            _LOG.warning("worker %s: the changes through epoch %s could not be written: %s", worker, action.at, why)
             self._ended.wait(AGAIN_S)
-            hear(ChangesNotStored(taking=action.taking, error=str(error)))
+            hear(ChangesNotStored(taking=action.taking, error=why))
         else:
             hear(ChangesStored(taking=action.taking, parts=parts))
 
@@ -165,9 +167,10 @@ class ChangePublisher:
         try:
             self._commit(commit, records)
         except Exception as error:  # of any class: the coordinator waits for an answer
-            _LOG.warning("the changes through epoch %s could not be committed: %s", action.at, error)
+            why = failure_text(error)
+            _LOG.warning("the changes through epoch %s could not be committed: %s", action.at, why)
             self._stopping.wait(AGAIN_S)
-            self._hear(ChangesUnpublished(taking=action.taking, error=str(error)))
+            self._hear(ChangesUnpublished(taking=action.taking, error=why))
         else:
             self._number, self._begins = commit.number, begins
             self._hear(ChangesPublished(taking=action.taking))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, assert_never
 
+from upriver.engine.row_text import failure_text
 from upriver.errors import LakeError, UpriverError, WaitTimeout
 from upriver.ids import BEGINNING, Epoch, FlowId
 from upriver.lake.checkpoint_places import find_place, state_of
@@ -260,7 +261,7 @@ class CheckpointKeeper:
             )
             publish(self._lake, kept.place, made)
         except Exception as error:  # of any class: no key can move until the coordinator knows
-            self._hear(CheckpointUnpublished(checkpoint=action.checkpoint, error=str(error)))
+            self._hear(CheckpointUnpublished(checkpoint=action.checkpoint, error=failure_text(error)))
         else:
             self._hear(CheckpointPublished(checkpoint=action.checkpoint, files=action.files))
 
@@ -300,7 +301,7 @@ _Work = _ForFlow | _SweepPlaces
 
 
 def _unswept(error: Exception) -> str:
-    return f"old checkpoints could not be removed: {error}"
+    return f"old checkpoints could not be removed: {failure_text(error)}"
 
 
 def _discard(event: CoordinatorEvent) -> None:

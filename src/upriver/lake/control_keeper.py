@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from upriver.coordinator.freshness import ReadThrough
+from upriver.engine.row_text import failure_text
 from upriver.errors import LakeInUse, UpriverError, WaitTimeout
 from upriver.lake.control import (
     ControlRecord,
@@ -161,7 +162,7 @@ class ControlKeeper:
         try:
             sweep_control(self._lake)
         except Exception as error:  # old records only take room; the next sweep tries again
-            _LOG.warning("old control records could not be removed: %s", error)
+            _LOG.warning("old control records could not be removed: %s", failure_text(error))
         return None
 
     def _note(self, number: int, error: UpriverError | None) -> None:

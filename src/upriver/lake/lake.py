@@ -256,6 +256,13 @@ class Lake:
         indexes = {table: (*keys, *self._added(table)) for table, keys in indexes.items()}
         return replace(first, tables=tuple(tables.values()), indexes=indexes)
 
+    def kept_record(self) -> LakeRecord:
+        """The record of a lake on which an app was started. Raises as :meth:`record` does, and CorruptFile if it is
+        gone."""
+        if (record := self.record()) is None:
+            raise CorruptFile(f"{self.root}/app.json: the file is gone. {REMEDY}")
+        return record
+
     def _check_format(self, found: object) -> None:
         if found in _FORMATS_READ:
             return
@@ -688,8 +695,7 @@ class OwnedLake(Lake):
     def add_table(self, declared: LakeRecord) -> bool:
         """Keep the tables of ``declared`` from now on, too, each with all columns that it has ever had. Returns whether
         the record has changed. Raises DeclarationError if they do not fit this lake, LakeInUse, NotWritten."""
-        kept = self.record()
-        assert kept is not None
+        kept = self.kept_record()
         changes = kept.changes(declared, self.root)
         for table in changes:
             self._keep(table, declared.indexes[table.name])

@@ -158,8 +158,7 @@ def _report_of(lake: Lake, grace_s: float) -> LakeReport:
             indexes[channel][level_of(span)] += Tier(1 if runs else 0, len(runs), rows, length)
             bytes_through[-1] += length
     due = list(_due(planned, horizon, spans, bytes_through))
-    record = lake.record()
-    assert record is not None
+    record = lake.kept_record()
     tables = {table.name: table for table in record.tables}
     return LakeReport(
         root=str(lake.root),
@@ -178,8 +177,7 @@ def _report_of(lake: Lake, grace_s: float) -> LakeReport:
 
 def _due(lake: Lake, horizon: Epoch, spans: Sequence[EpochSpan], bytes_through: Sequence[int]) -> Iterator[bool]:
     """Of each block without a segment, whether it may get one. bytes_through: before each span, and after the last."""
-    record = lake.record()
-    assert record is not None
+    record = lake.kept_record()
     plans, ends = SegmentPlanner(lake, record.vnodes), [span.last for span in spans]
     for block in plans.due(horizon):
         length = bytes_through[bisect_right(ends, block.last)] - bytes_through[bisect_right(ends, block.after)]

@@ -67,8 +67,7 @@ def compact(lake: OwnedLake, horizon: Epoch) -> Iterator[Segment]:
     """Make all segments that are due, rewrite those with many rows that have left, and give each once it is committed.
     horizon: no epoch up to it is needed apart. Raises NotWritten, LakeInUse; at the end CorruptFile, if blocks stay as
     they are because files cannot be read."""
-    record = lake.record()
-    assert record is not None
+    record = lake.kept_record()
     tables = {table.name: table for table in record.tables}
     plans, reclamation = SegmentPlanner(lake, record.vnodes), Reclamation(lake, record.vnodes)
     merge = partial(_merged, lake, tables, record.vnodes, Evaluator())

@@ -31,6 +31,7 @@ from upriver.coordinator.sources import (
     silence,
     stall,
 )
+from upriver.engine.row_text import failure_text
 from upriver.errors import DeclarationError, IngestFailed, UpriverWarning, WaitTimeout
 from upriver.ids import BEGINNING, Epoch
 from upriver.lake.manifests import LakeEpochs, LastBatch
@@ -421,8 +422,9 @@ class SourceSupervisor:
                     step()
                 except Exception as error:  # of Spark or the system: no other thread looks at this or another source
                     extra = {"table": table}
+                    why = failure_text(error)
                     _LOG.exception(
-                        "table %s: its source is looked at again after an error: %s", table, error, extra=extra
+                        "table %s: its source is looked at again after an error: %s", table, why, extra=extra
                     )
 
     def _advance(self, table: str, source: _Supervised) -> None:

@@ -17,12 +17,10 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException, PythonException
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from upriver.engine.expressions import Evaluator
-from upriver.engine.row_text import error_text
 from upriver.errors import LakeInUse, ProtocolError
 from upriver.ids import Epoch
 from upriver.lake.collection import RemovedFiles, collect, remove_litter, superseded
@@ -75,8 +73,7 @@ class Compactor:
     ) -> None:
         """tables: all in the lake. history_lock: held by what rewrites a table's history. replaced: the damage that the
         start has repaired."""
-        record = lake.record()
-        assert record is not None
+        record = lake.kept_record()
         self._spark = spark
         self._lake = lake
         self._tables = tables
@@ -244,8 +241,7 @@ class Chore:
 
     def failed(self, error: Exception) -> None:
         """``run`` has raised this."""
-        is_of_spark = isinstance(error, Py4JJavaError | PySparkException)
-        self.failure = f"{self._name}: {cause_of_job_failure(error) if is_of_spark else error_text(error)}"
+        self.failure = f"{self._name}: {cause_of_job_failure(error)}"
         self._wait_s = min(POLL_S_MAX, max(POLL_S, 2 * self._wait_s))
         self._due_at = time.monotonic() + self._wait_s
 

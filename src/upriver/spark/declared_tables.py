@@ -100,8 +100,7 @@ class DeclaredTables:
 
     def _layout_of(self, source: StartedSource) -> Layout:
         assert self._lake is not None
-        record = self._lake.record()
-        assert record is not None
+        record = self._lake.kept_record()
         (schema,) = (table.schema for table in record.tables if table.name == source.table.name)
         return Layout(
             root=self._lake.root,
@@ -179,8 +178,7 @@ class DeclaredTables:
         assert log is not None
         assert progress is not None
         give_up_at, name = time.monotonic() + seconds, source.table.name
-        kept = lake.record()
-        assert kept is not None
+        kept = lake.kept_record()
         declared = LakeRecord(
             kept.vnodes, (source.table,), indexes_of([source.table], ()), checked_settings(self._spark)
         )

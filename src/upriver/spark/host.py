@@ -26,8 +26,9 @@ from typing import assert_never
 from uuid import uuid4
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext, TaskContext
-from pyspark.errors import PythonException
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
 from upriver import logs
@@ -48,6 +49,7 @@ from upriver.coordinator.restarts import (
     one_line,
 )
 from upriver.coordinator.spread import ExecutorId, ExecutorSlots, executor_elsewhere, executor_for_worker
+from upriver.engine.row_text import failure_text
 from upriver.errors import ClusterError, DeclarationError, DuplicateAttempt, UpriverError
 from upriver.ids import WorkerId
 from upriver.net.wire import error_from_json
@@ -105,9 +107,10 @@ def raised_in_task(error: PythonException) -> UpriverError | PythonException:
 def cause_of_job_failure(error: BaseException) -> str:
     """Why the job has failed, in one line, without stacks: the error that its task raised, and on which host.
 
-    ``error``: what the job's action raised in the driver.
+    ``error``: what the job's action raised in the driver; an error that is none of a job is told with its class.
     """
-    return cause_in_text(str(error))
+    is_of_job = isinstance(error, Py4JJavaError | PySparkException)
+    return cause_in_text(str(error)) if is_of_job else failure_text(error)
 
 
 def cause_in_text(text: str) -> str:

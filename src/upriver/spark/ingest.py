@@ -139,8 +139,7 @@ class EpochLog:
     ) -> None:
         """retains: by table, for those that declare it. The history must name the same columns for them. wrote: is
         given the seconds that a batch has taken, once it is committed."""
-        record = lake.record()
-        assert record is not None
+        record = lake.kept_record()
         self._lake = lake
         self._history = history
         self._on_published = on_published

@@ -284,8 +284,7 @@ class RunningApp:
     def _lake_tables(self) -> dict[str, TableSpec]:
         """All tables in the lake, declared or not."""
         assert self._lake is not None
-        record = self._lake.record()
-        assert record is not None
+        record = self._lake.kept_record()
         return {table.name: table for table in record.tables}
 
     def _serve(self) -> None:
@@ -443,8 +442,7 @@ class RunningApp:
 
     def _complete_indexes(self, lake: OwnedLake, declared: LakeRecord) -> Backfill:
         """Give the tables their declared indexes that they lack, before any process reads or writes."""
-        backfill, kept = Backfill(self._spark, lake), lake.record()
-        assert kept is not None
+        backfill, kept = Backfill(self._spark, lake), lake.kept_record()
         for table, index in kept.lacking(declared):
             backfill.run(self._tables.layout(table), index, lake.last_epoch())
         return backfill

@@ -41,6 +41,7 @@ from upriver.lake.scan import TableScan, scan_key
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.plan.retention import retain_of
 from upriver.spark.analyser import SparkAnalyser, own_session
+from upriver.spark.host import cause_of_job_failure
 from upriver.spark.ingest import STOP_POLL_S, Layout
 from upriver.spark.leaf_plans import numbered
 from upriver.spark.runs import Lot, check_columns, rewrite_runs
@@ -266,15 +267,14 @@ class Backfill:
             except UpriverError:
                 raise
             except Exception as error:
-                why = "the app was stopped" if self._stopping.is_set() else error
+                why = "the app was stopped" if self._stopping.is_set() else cause_of_job_failure(error)
                 raise IngestFailed(f"{what} is not complete: {why}") from error
             finally:
                 with unless_stopped(self._spark):
                     context.removeJobTag(self._tag)
 
     def _run(self, layout: Layout, index: tuple[str, ...], last: Epoch) -> None:
-        record = self._lake.record()
-        assert record is not None
+        record = self._lake.kept_record()
         if index in record.indexes[layout.table.name]:
             return
         for manifests in self._jobs(self._lacking(layout, index, last)):

@@ -7,8 +7,8 @@ belong to the checkpoint. The worker copies them when there is time, and always 
 Also a worker's parts of snapshots; rule worker.snapshot_at_cut.
 """
 
-from upriver.engine.row_text import error_text
-from upriver.errors import IllegalEvent, ProtocolError, UpriverError
+from upriver.engine.row_text import failure_text
+from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import BEGINNING
 from upriver.protocol.messages import (
     Assign,
@@ -95,8 +95,8 @@ class CheckpointParts:
         try:
             rows = self._regions.shards[asked.view].region.scan()
         except Exception as error:  # the state is right: only the reader gets the error
-            what = str(error) if isinstance(error, UpriverError) else error_text(error)
-            self._output.report(SnapshotNotTaken(snapshot=asked.snapshot, error=f"view {asked.view!r}: {what}"))
+            what = f"view {asked.view!r}: {failure_text(error)}"
+            self._output.report(SnapshotNotTaken(snapshot=asked.snapshot, error=what))
             return
         self._output.add(HoldSnapshot(snapshot=asked.snapshot, rows=rows))
         self._output.report(SnapshotTaken(snapshot=asked.snapshot, rows=rows.num_rows))
