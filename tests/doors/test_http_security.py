@@ -21,6 +21,7 @@ from upriver.doors.http import application
 from upriver.doors.http.guard import is_loopback
 from upriver.doors.http.messages import BODY_BYTES_MAX
 from upriver.doors.http.refusals import LINGER_BYTES_MAX, LingeringTransport
+from upriver.doors.http.server import UNPROVED_REQUESTS_MAX
 from upriver.doors.http.sessions import SESSION_S_MAX, SESSIONS_MAX, BrowserSessions
 from upriver.net.handshake import Role
 
@@ -260,6 +261,35 @@ def test_what_a_refused_client_sends_further_is_read_up_to_a_limit(app: HttpApp)
             while sent < 2 * LINGER_BYTES_MAX:
                 sent += raw.send(LARGE)
     assert sent < 2 * LINGER_BYTES_MAX
+
+
+PROBE = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+SESSION = f"GET /v1/session HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/v1/views"])
+def test_a_connection_without_a_token_has_few_requests(caller: httpx.Client, path: str) -> None:
+    told = [caller.get(path).headers.get("connection") for _ in range(2 * UNPROVED_REQUESTS_MAX)]
+    assert told == [*[None] * (UNPROVED_REQUESTS_MAX - 1), "close"] * 2
+
+
+def test_requests_that_are_sent_ahead_without_a_token_are_not_read(app: HttpApp) -> None:
+    host, _, port = app.server.address.partition(":")
+    with socket.create_connection((host, int(port)), SECONDS_MAX) as raw:
+        raw.sendall(PROBE * 1_000)
+        answers = b"".join(iter(lambda: _received(raw), b""))
+    assert answers.count(b"HTTP/1.1 200") == answers.count(b"connection: close") == 1
+
+
+def test_a_connection_that_has_shown_a_token_has_any_number_of_requests(app: HttpApp) -> None:
+    host, _, port = app.server.address.partition(":")
+    count = 3 * UNPROVED_REQUESTS_MAX
+    with socket.create_connection((host, int(port)), SECONDS_MAX) as raw:
+        raw.sendall(SESSION + PROBE * count)
+        answers = b""
+        while answers.count(b"HTTP/1.1 200") < count + 1:
+            answers += raw.recv(1 << 16)
+    assert b"connection: close" not in answers
 
 
 class _Lost(asyncio.Protocol):

@@ -43,6 +43,7 @@ SERVED_MIN = 19
 STRANGERS = 1_000
 LINES_MAX = 20
 """That a process may write on stderr, whatever strangers do."""
+PROBE = b"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 HEAD = b"GET /v1/views HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
 
 
@@ -260,11 +261,21 @@ def test_probes_without_end_keep_nobody_out(doors: RunningDoors) -> None:
     def probe() -> None:
         with doors.reach("http") as caller:
             for _ in range(20):
-                caller.sendall(b"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                caller.sendall(PROBE)
                 if not caller.recv(1 << 12):
                     return
 
     with repeated(48, probe):
+        check_all_are_served(doors)
+
+
+def test_requests_that_are_sent_ahead_keep_nobody_out(doors: RunningDoors) -> None:
+    def send_ahead() -> None:
+        caller = doors.reach("http")
+        keep(caller)
+        caller.sendall(PROBE * 1_000)
+
+    with held(300) as keep, repeated(2, send_ahead):
         check_all_are_served(doors)
 
 

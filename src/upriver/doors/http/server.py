@@ -30,8 +30,13 @@ CONNECTIONS_MAX = 256
 """Connections at a time of callers that have shown a token; requests on more are refused with 503."""
 HEAD_S_MAX = 10.0
 """Seconds in which a request's head must have come, from the first byte or the connection on."""
+UNPROVED_REQUESTS_MAX = 8
+"""Requests that a connection without a token may make: a load balancer keeps its connection for several probes. One
+that sends a request before it has the answer to the last gets no more."""
 IDLE_S_MAX = 60
 """Seconds for which a connection without requests stays open."""
+CLOSE = (b"connection", b"close")
+"""Of an answer's headers: no more requests of this connection are read."""
 START_S_MAX = 10.0
 """Seconds in which the server must have begun."""
 STOP_S_MAX = 3
@@ -40,17 +45,28 @@ PAGE = Path(__file__).parent.parent / "page"
 
 
 class BoundedHttp(RefusingHttp):
-    """HTTP/1.1, where a client that does not finish a request's head is cut off. caller: set before it begins."""
+    """HTTP/1.1, where a client that does not finish a request's head is cut off, and one without a token has few
+    requests. caller: set before it begins."""
 
     caller: GatedCaller
     _late: asyncio.TimerHandle | None = None
+    _unproved_requests = 0
+    """That were answered before the caller had shown a token."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._asks, self.app = self.app, self._ask
 
     async def _ask(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._asks({**scope, CALLER: self.caller}, receive, send)
+        async def answer(message: Any) -> None:
+            if message["type"] == "http.response.start" and self.caller.identity is None:
+                self._unproved_requests += 1
+                is_ahead = bool(self.conn.trailing_data[0])
+                if (is_ahead or self._unproved_requests >= UNPROVED_REQUESTS_MAX) and CLOSE not in message["headers"]:
+                    message = {**message, "headers": [*message["headers"], CLOSE]}
+            await send(message)
+
+        await self._asks({**scope, CALLER: self.caller}, receive, answer)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
