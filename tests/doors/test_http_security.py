@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import httpx
@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from server_kit import SECONDS_MAX, TOKEN
 from soak import examples
+from standby_kit import await_that
 
-from upriver.doors.http import application
+from upriver.doors.http.application import REQUESTS, STREAMS
 from upriver.doors.http.guard import is_loopback
 from upriver.doors.http.messages import BODY_BYTES_MAX
 from upriver.doors.http.refusals import LINGER_BYTES_MAX, LingeringTransport
@@ -333,7 +334,7 @@ def test_more_requests_than_there_is_room_for_are_told_to_come_again(app: HttpAp
             pass  # the late caller's request had the last room for a moment
         statuses.append(answer.status_code)
 
-    threads = [threading.Thread(target=ask) for _ in range(application.REQUESTS_MAX)]
+    threads = [threading.Thread(target=ask) for _ in range(REQUESTS.caller)]
     try:
         for thread in threads:
             thread.start()
@@ -342,14 +343,17 @@ def test_more_requests_than_there_is_room_for_are_told_to_come_again(app: HttpAp
             while (busy := late.get("/v1/views")).status_code == 200:
                 pass
             assert (busy.status_code, busy.json()["title"], busy.headers["retry-after"]) == (503, "Busy", "1")
-            assert late.get("/healthz").status_code == 200
+            assert "20 requests of the operator's token at this host are under way" in busy.json()["detail"]
+            assert late.get("/healthz").status_code == late.get("/metrics").status_code == 200
+        with app.caller(READER) as reader:
+            assert reader.get("/v1/views").status_code == reader.get("/metrics").status_code == 200
     finally:
         go_on.set()
         for thread in threads:
             thread.join()
         for worker in app.cluster.workers.values():
             worker.before = lambda _: None
-    assert statuses == [200] * application.REQUESTS_MAX
+    assert statuses == [200] * REQUESTS.caller
 
 
 def test_clients_that_hang_up_leave_their_places(app: HttpApp) -> None:
@@ -358,7 +362,7 @@ def test_clients_that_hang_up_leave_their_places(app: HttpApp) -> None:
         worker.before = lambda _: go_on.wait(6 * SECONDS_MAX)
     host, _, port = app.server.address.rpartition(":")
     head = f"GET /v1/views/planes?key=N1&timeout=60 HTTP/1.1\r\nHost: {app.server.address}"
-    callers = [socket.create_connection((host, int(port))) for _ in range(application.REQUESTS_MAX)]
+    callers = [socket.create_connection((host, int(port))) for _ in range(REQUESTS.caller)]
     give_up_at = time.monotonic() + 2 * SECONDS_MAX  # the lookups take longer
     try:
         for each in callers:
@@ -374,6 +378,54 @@ def test_clients_that_hang_up_leave_their_places(app: HttpApp) -> None:
         go_on.set()
         for worker in app.cluster.workers.values():
             worker.before = lambda _: None
+
+
+def test_a_caller_that_hangs_up_again_and_again_takes_no_other_s_thread(app: HttpApp) -> None:
+    go_on = threading.Event()
+    for worker in app.cluster.workers.values():
+        worker.before = lambda _: go_on.wait(6 * SECONDS_MAX)
+    host, _, port = app.server.address.rpartition(":")
+    head = f"GET /v1/views/planes?key=N1&timeout=60 HTTP/1.1\r\nHost: {app.server.address}\r\nConnection: close"
+    asked = f"{head}\r\nAuthorization: {READER['authorization']}\r\n\r\n".encode()
+    give_up_at = time.monotonic() + 3 * SECONDS_MAX
+    callers: list[socket.socket] = []
+    try:
+        with app.caller(READER) as late:
+            while "hung up" not in (told := late.get("/v1/views").json().get("detail", "")):
+                assert time.monotonic() < give_up_at, told
+                if told:
+                    while callers:
+                        callers.pop().close()
+                else:
+                    callers.append(socket.create_connection((host, int(port)), SECONDS_MAX))
+                    callers[-1].sendall(asked)
+        assert told.startswith(f"{2 * REQUESTS.caller} answers of the reader's token at this host are being computed")
+        with app.caller() as operator:
+            assert operator.get("/v1/status").status_code == operator.get("/metrics").status_code == 200
+    finally:
+        go_on.set()
+        for each in callers:
+            each.close()
+        for worker in app.cluster.workers.values():
+            worker.before = lambda _: None
+
+
+def test_streams_of_one_caller_leave_places_for_others(app: HttpApp) -> None:
+    with ExitStack() as opened:
+        reader, other = opened.enter_context(app.caller(READER)), opened.enter_context(app.caller())
+        for _ in range(STREAMS.caller):
+            assert opened.enter_context(reader.stream("GET", "/v1/river/events")).status_code == 200
+        refused = reader.get("/v1/river/events")
+        assert (refused.status_code, refused.json()["title"]) == (503, "Busy")
+        assert "32 streams of events of the reader's token at this host are open" in refused.json()["detail"]
+        assert opened.enter_context(other.stream("GET", "/v1/river/events")).status_code == 200
+    with app.caller(READER) as reader:
+        await_that(lambda: _is_streamed(reader))
+
+
+def _is_streamed(caller: httpx.Client) -> bool:
+    with caller.stream("GET", "/v1/river/events") as answer:
+        return answer.status_code == 200
 
 
 PARTS = ["v1", "views", "planes", "days", "lookup", "evict", "rescale", "status", "changes", "..", "%2e%2e", "%00", "é"]

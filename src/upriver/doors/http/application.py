@@ -9,7 +9,7 @@ import logging
 import mimetypes
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -36,16 +36,18 @@ from upriver.doors.http.messages import (
     event_bytes,
 )
 from upriver.doors.http.openapi import described
+from upriver.doors.http.operations import metrics
+from upriver.doors.http.places import CallerPlaces, HttpCaller, PlaceBounds, RequestPlaces
 from upriver.doors.http.problems import PROBLEM_TYPE, RETRY_S, HttpProblem, fault, problem_of
 from upriver.doors.http.readiness import Readiness
 from upriver.errors import UpriverError
 from upriver.net.handshake import Identity
 
-REQUESTS_MAX = 32
-"""Requests under way at a time, each on a thread; more are refused with 503."""
-THREADS_MAX = 64
-"""Threads of requests, among them those whose clients have gone: a lookup cannot be ended early."""
-STREAMS_MAX = 64
+REQUESTS = PlaceBounds(total=28, role=24, caller=20)
+"""Requests under way at a time, each on a thread; more are refused with 503. Their threads: twice as many."""
+METRICS = PlaceBounds(total=4, role=3, caller=2)
+"""Requests for metrics, besides; and twice as many threads."""
+STREAMS = PlaceBounds(total=64, role=48, caller=32)
 """Streams of events that are open at a time."""
 STREAM_THREADS_MAX = 8
 """Threads that all streams share."""
@@ -106,9 +108,10 @@ class HttpDoor:
         self._routes = [(compile_path(endpoint.path)[0], endpoint) for endpoint in endpoints]
         self._description = json_bytes(described(endpoints))
         self._login = (_HERE / "login.html").read_text()
-        self._requests = 0
-        self._streams = 0
-        self._threads = anyio.CapacityLimiter(THREADS_MAX)
+        self._requests = RequestPlaces(REQUESTS)
+        self._metrics = RequestPlaces(METRICS)
+        self._streams = CallerPlaces("streams of events", "are open", STREAMS)
+        self._threads = anyio.CapacityLimiter(2 * (REQUESTS.total + METRICS.total))
         self._abandoned: set[asyncio.Task[HttpAnswer]] = set()
         """Answers on their way to clients that have gone."""
         self._stream_threads = anyio.CapacityLimiter(STREAM_THREADS_MAX)
@@ -126,22 +129,27 @@ class HttpDoor:
             raise RuntimeError(f"{scope['type']} is not served")
         request, began = Request(scope, receive), time.monotonic()
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        try:
-            response = await self._response(request, headers)
-        except ClientDisconnect:
-            return
-        except Exception as error:
-            response = _problem(self._problem_of(error))
+        with ExitStack() as held:
+            try:
+                response = await self._response(request, headers, held)
+            except ClientDisconnect:
+                return
+            except Exception as error:
+                response = _problem(self._problem_of(error))
+            await self._send(response, request, began, send)
+
+    async def _send(self, response: Response, request: Request, began: float, send: Send) -> None:
+        """began: when the request did, monotonic."""
         for name, value in SECURITY_HEADERS.items():
             response.headers.setdefault(name, value)
         _LOG.debug(  # without the query, which has keys
             "%s %s: %d in %.1f ms",
             request.method,
-            scope["path"][:200],
+            request.scope["path"][:200],
             response.status_code,
             1000 * (time.monotonic() - began),
         )
-        await response(scope, receive, _bounded(send))
+        await response(request.scope, request.receive, _bounded(send))
 
     def _problem_of(self, error: Exception) -> HttpProblem:
         if isinstance(error, HttpProblem):
@@ -151,7 +159,8 @@ class HttpDoor:
         _LOG.error("a request has failed", exc_info=error)
         return fault()
 
-    async def _response(self, request: Request, headers: Mapping[str, str]) -> Response:
+    async def _response(self, request: Request, headers: Mapping[str, str], held: ExitStack) -> Response:
+        """held: closed once the response has been sent."""
         self._guard.check_host(headers)
         method, path = request.method, request.url.path
         if path == "/healthz":
@@ -187,20 +196,28 @@ class HttpDoor:
             raise HttpProblem(403, "Forbidden", f"this needs the {endpoint.role.name.lower()}'s token")
         question = HttpQuestion(self._gateway, role, parts, _query(request.url.query), headers)
         endpoint.check_query(question)
+        caller = HttpCaller(role, "" if request.client is None else request.client.host)
+        places = self._metrics if endpoint.answer is metrics else self._requests
         if endpoint.events is not None:
-            async with self._place():
+            held.enter_context(self._streams.held(caller))
+            with places.requests.held(caller), places.threads.held(caller):
                 events = await anyio.to_thread.run_sync(endpoint.events, question, limiter=self._threads)
-            return self._stream(events)
-        async with self._place():
+            return StreamingResponse(self._events(events), media_type="text/event-stream")
+        with places.requests.held(caller):
             body = await _body(request, headers, BODY_BYTES_MAX)
             question = HttpQuestion(self._gateway, role, parts, question.query, headers, body)
             assert endpoint.answer is not None
-            return _answer_of(await self._answered(request, partial(endpoint.answer, question)), method)
+            places.threads.take(caller)
+            leave = partial(places.threads.leave, caller)
+            return _answer_of(await self._answered(request, partial(endpoint.answer, question), leave), method)
 
-    async def _answered(self, request: Request, answer: Callable[[], HttpAnswer]) -> HttpAnswer:
+    async def _answered(
+        self, request: Request, answer: Callable[[], HttpAnswer], leave: Callable[[], None]
+    ) -> HttpAnswer:
         """What a handler gives. Raises ClientDisconnect as soon as the client hangs up; then nothing waits for the
-        handler's thread, which ends by its own limits."""
+        handler's thread, which ends by its own limits. leave: called then."""
         answering = asyncio.ensure_future(anyio.to_thread.run_sync(answer, limiter=self._threads))
+        answering.add_done_callback(lambda _: leave())
         leaving = asyncio.ensure_future(_left(request))
         try:
             await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -230,19 +247,6 @@ class HttpDoor:
         raise HttpProblem(
             405, "MethodNotAllowed", f"this path takes {', '.join(allowed)}", {"allow": ", ".join(allowed)}
         )
-
-    @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
-        """A place among the requests under way. Raises HttpProblem if there is none."""
-        if self._requests >= REQUESTS_MAX:
-            raise HttpProblem(
-                503, "Busy", f"{REQUESTS_MAX} requests are under way: try again", {"retry-after": str(RETRY_S)}
-            )
-        self._requests += 1
-        try:
-            yield
-        finally:
-            self._requests -= 1
 
     # Callers without a token
 
@@ -279,39 +283,28 @@ class HttpDoor:
 
     # Events
 
-    def _stream(self, events: Events) -> Response:
-        if self._streams >= STREAMS_MAX:
-            raise HttpProblem(
-                503, "Busy", f"{STREAMS_MAX} streams of events are open: try again", {"retry-after": str(RETRY_S)}
-            )
-        return StreamingResponse(self._events(events), media_type="text/event-stream")
-
     async def _events(self, events: Events) -> AsyncIterator[bytes]:
-        self._streams += 1
-        try:
-            yield b": upriver\n\n"
-            quiet_since = time.monotonic()
-            while not self._closing.is_set():
-                try:
-                    event = await anyio.to_thread.run_sync(next, events, b"", limiter=self._stream_threads)
-                except Exception as error:
-                    yield event_bytes("problem", self._problem_of(error).body())
-                    return
-                if event == b"":
-                    return
-                if event is not None:
-                    yield event
-                    quiet_since = time.monotonic()
-                    continue
-                if time.monotonic() - quiet_since >= HEARTBEAT_S:
-                    yield b": still here\n\n"
-                    quiet_since = time.monotonic()
-                try:
-                    await asyncio.wait_for(self._closing.wait(), POLL_S)
-                except TimeoutError:
-                    continue
-        finally:
-            self._streams -= 1
+        yield b": upriver\n\n"
+        quiet_since = time.monotonic()
+        while not self._closing.is_set():
+            try:
+                event = await anyio.to_thread.run_sync(next, events, b"", limiter=self._stream_threads)
+            except Exception as error:
+                yield event_bytes("problem", self._problem_of(error).body())
+                return
+            if event == b"":
+                return
+            if event is not None:
+                yield event
+                quiet_since = time.monotonic()
+                continue
+            if time.monotonic() - quiet_since >= HEARTBEAT_S:
+                yield b": still here\n\n"
+                quiet_since = time.monotonic()
+            try:
+                await asyncio.wait_for(self._closing.wait(), POLL_S)
+            except TimeoutError:
+                continue
 
 
 def _query(text: str) -> Mapping[str, Sequence[str]]:
