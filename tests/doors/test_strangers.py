@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 import httpx
 import psycopg
@@ -25,6 +26,7 @@ from postgres_kit import startup
 from server_kit import KEYS, SECONDS_MAX, TOKEN, client_of
 from standby_kit import await_that
 
+from upriver.doors.flight.messages import MESSAGE_BYTES_MAX
 from upriver.doors.flight.relay import UNPROVED_BYTES_MAX
 from upriver.doors.flight.server import FlightDoor
 from upriver.doors.postgres.server import PostgresServer
@@ -135,11 +137,17 @@ def asks_postgres(doors: RunningDoors) -> bool:
         return connection.execute("SHOW server_encoding").fetchall() == [("UTF8",)]
 
 
-def asks_flight(doors: RunningDoors) -> bool:
-    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {TOKEN}".encode())], timeout=SECONDS_MAX)
+BEARER_OPTIONS = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {TOKEN}".encode())], timeout=SECONDS_MAX)
+
+
+def flight_client(doors: RunningDoors) -> Any:
     kind, roots = ("grpc", None) if doors.context is None else ("grpc+tls", CHAIN.read_bytes())
-    with flight.FlightClient(f"{kind}://{doors.addresses['flight']}", tls_root_certs=roots) as client:
-        return len(list(client.list_flights(options=options))) == 3
+    return flight.FlightClient(f"{kind}://{doors.addresses['flight']}", tls_root_certs=roots)
+
+
+def asks_flight(doors: RunningDoors) -> bool:
+    with flight_client(doors) as client:
+        return len(list(client.list_flights(options=BEARER_OPTIONS))) == 3
 
 
 def asks_the_coordinator(doors: RunningDoors) -> bool:
@@ -275,7 +283,7 @@ def test_requests_that_are_sent_ahead_keep_nobody_out(doors: RunningDoors) -> No
         keep(caller)
         caller.sendall(PROBE * 1_000)
 
-    with held(300) as keep, repeated(2, send_ahead):
+    with held(300) as keep, repeated(1, send_ahead, 0.01):
         check_all_are_served(doors)
 
 
@@ -290,6 +298,18 @@ def test_a_stranger_s_message_to_flight_is_not_taken_in(doors: RunningDoors, siz
         list(client.do_action(flight.Action("CreatePreparedStatement", bytes(size)), options))
     check_all_are_served(doors)
     assert doors.most_bytes() - before < 32 * UNPROVED_BYTES_MAX
+
+
+@pytest.mark.parametrize("kind", ["doors", "encrypted"])
+def test_a_caller_s_large_message_to_flight_is_not_taken_in(kind: str, request: pytest.FixtureRequest) -> None:
+    doors: RunningDoors = request.getfixturevalue(kind)
+    before = doors.most_bytes()
+    with flight_client(doors) as client:
+        assert len(list(client.list_flights(options=BEARER_OPTIONS))) == 3
+        with pytest.raises(flight.FlightError):
+            list(client.do_action(flight.Action("CreatePreparedStatement", bytes(128 << 20)), BEARER_OPTIONS))
+    assert asks_flight(doors)
+    assert doors.most_bytes() - before < 4 * MESSAGE_BYTES_MAX
 
 
 FIRST_WORDS: Mapping[str, bytes] = {

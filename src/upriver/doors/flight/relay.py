@@ -1,18 +1,28 @@
 """The listener of the Flight door. gRPC takes any number of callers and messages of any size before it asks who calls.
 
-So gRPC listens on loopback alone, and callers come through here. A thread takes them from the gate and hands their
-bytes on, encrypted or not. It cuts a caller that has sent more than ``UNPROVED_BYTES_MAX`` before one of its calls has
-shown a token. The door tells the relay of such a call, and names the caller by the port from which gRPC sees it come.
+So gRPC listens on a Unix socket in a directory that only this user may enter, and callers come through here. A thread
+takes them from the gate, does their TLS, and hands their bytes on. It cuts a caller that has sent more than
+``UNPROVED_BYTES_MAX`` before one of its calls has shown a token, and one that sends too large a message
+(:mod:`.messages`). gRPC sees each relayed connection come from a path of its own, by which the door tells the relay
+whose call has shown a token.
 """
 
+import itertools
+import logging
 import selectors
 import socket
+import ssl
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
+from upriver.doors.flight.messages import MessageRefused, MessageSizes
 from upriver.net.gate import PAUSE_S, GatedCaller, GatedListener
 from upriver.net.handshake import Identity
+from upriver.net.tls import PlainCaller, TlsSocket
+
+_LOG = logging.getLogger("upriver.flight")
 
 DESCRIPTORS = 3
 """That a caller takes: its connection, and both ends of the relayed one."""
@@ -23,19 +33,26 @@ RELAY_BYTES = 256 << 10
 
 
 class _Direction:
-    """One direction of a relayed connection. held: bytes that the other side has not taken yet."""
+    """One direction of a relayed connection. held: bytes that the other side has not taken yet. sizes: of the messages
+    in it; ``None``: they may have any."""
 
-    def __init__(self, source: socket.socket, sink: socket.socket) -> None:
+    def __init__(
+        self, source: socket.socket | TlsSocket, sink: socket.socket | TlsSocket, sizes: MessageSizes | None = None
+    ) -> None:
         self.source = source
         self.sink = sink
         self.held = memoryview(b"")
+        self._sizes = sizes
 
     def read(self, bytes_max: int) -> int:
-        """Take what has come, at most so many bytes; returns how many, and -1 at the end. Raises OSError."""
+        """Take what has come, at most so many bytes; returns how many, and -1 at the end. Raises OSError,
+        MessageRefused."""
         try:
             data = self.source.recv(bytes_max)
         except BlockingIOError:
             return 0
+        if self._sizes is not None:
+            self._sizes.hear(data)
         self.held = memoryview(data)
         self.write()
         return len(data) or -1
@@ -48,19 +65,21 @@ class _Direction:
 
 
 class _RelayedCaller:
-    """A caller and its connection to gRPC's server."""
+    """A caller and its connection to gRPC's server. connection: the caller's, encrypted or not. name: the path from
+    which gRPC sees it come."""
 
-    def __init__(self, place: GatedCaller, server: socket.socket) -> None:
+    def __init__(
+        self, place: GatedCaller, connection: socket.socket | TlsSocket, server: socket.socket, name: str
+    ) -> None:
         self.place = place
         self.server = server
-        self.number: int = server.getsockname()[1]
-        """The port from which gRPC sees it come."""
-        self.asked = _Direction(place.socket, server)
-        self.answered = _Direction(server, place.socket)
+        self.name = name
+        self.asked = _Direction(connection, server, MessageSizes())
+        self.answered = _Direction(server, connection)
         self._unproved_bytes = 0
 
     def turn(self, ready: socket.socket, events: int) -> bool:
-        """Hand bytes on; returns whether the connection goes on. Raises OSError if it does not."""
+        """Hand bytes on; returns whether the connection goes on. Raises OSError, MessageRefused if it does not."""
         into, out_of = (self.asked, self.answered) if ready is self.place.socket else (self.answered, self.asked)
         if events & selectors.EVENT_WRITE:
             out_of.write()
@@ -80,17 +99,21 @@ class _RelayedCaller:
 
 
 class FlightRelay:
-    """Relays from construction until ``stop``, on a thread of its own. server: where gRPC listens, on loopback."""
+    """Relays from construction until ``stop``, on a thread of its own. server: the Unix socket on which gRPC listens;
+    the relay gives connections paths beside it. tls: ``None``: callers do not encrypt."""
 
-    def __init__(self, listener: GatedListener, server: tuple[str, int]) -> None:
+    def __init__(self, listener: GatedListener, server: Path, tls: ssl.SSLContext | None = None) -> None:
         self._listener = listener
         self._server = server
+        self._tls = tls
+        self._names = itertools.count()
         self._lock = threading.Lock()
         """Guards the callers."""
-        self._callers: dict[int, _RelayedCaller] = {}
-        """By their number."""
-        self._silent: set[GatedCaller] = set()
-        """Callers that have said nothing yet: they have no relayed connection. Only the relay's thread uses it."""
+        self._callers: dict[str, _RelayedCaller] = {}
+        """By their name."""
+        self._silent: dict[GatedCaller, TlsSocket | None] = {}
+        """Callers that have said nothing yet, or are in their handshake of TLS: they have no relayed connection. Only
+        the relay's thread uses it."""
         self._accepts_at: float | None = None
         """When to accept again, monotonic, after the process had no descriptor; ``None``: it accepts."""
         self._selector = selectors.DefaultSelector()
@@ -100,11 +123,10 @@ class FlightRelay:
         self._thread.start()
 
     def admit(self, peer: str) -> bool:
-        """A call has shown a token. peer: where gRPC saw it come from, as ``ipv4:127.0.0.1:50000``. Returns whether its
-        caller has a place; a caller that did not come through here has none."""
-        number = peer.rpartition(":")[2]
+        """A call has shown a token. peer: where gRPC saw it come from, as ``unix:/tmp/upriver-x/7``. Returns whether
+        its caller has a place; a caller that did not come through here has none."""
         with self._lock:
-            caller = self._callers.get(int(number)) if number.isdecimal() else None
+            caller = self._callers.get(peer.removeprefix("unix:"))
         return caller is not None and caller.place.admit(Identity.CLIENT)
 
     def stop(self) -> None:
@@ -131,7 +153,7 @@ class FlightRelay:
                         self._accept()
                     elif isinstance(key.data, GatedCaller):
                         self._connect(key.data)
-                    elif isinstance(key.data, _RelayedCaller) and self._callers.get(key.data.number) is key.data:
+                    elif isinstance(key.data, _RelayedCaller) and self._callers.get(key.data.name) is key.data:
                         self._turn(key.data, key.fileobj, events)  # type: ignore[arg-type]  # we register sockets alone
                 self._listener.drop_late()
                 if self._accepts_at is not None and time.monotonic() >= self._accepts_at:
@@ -162,38 +184,57 @@ class FlightRelay:
             self._accepts_at = time.monotonic() + PAUSE_S
             return
         if caller is not None:
-            self._silent.add(caller)
+            self._silent[caller] = None if self._tls is None else TlsSocket.of_server(caller.socket, self._tls)
             self._selector.register(caller.socket, selectors.EVENT_READ, caller)
 
     def _connect(self, place: GatedCaller) -> None:
         """A caller has said something, or has gone."""
-        server: socket.socket | None = None
+        encrypted = self._silent[place]
         try:
-            if not place.socket.recv(1, socket.MSG_PEEK):
+            if encrypted is None and not place.socket.recv(1, socket.MSG_PEEK):
                 self._end_silent(place)
                 return
-            server = socket.socket()
-            server.setblocking(False)
-            server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if encrypted is not None and not encrypted.shake_hands():
+                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if encrypted.unsent else 0)
+                self._selector.modify(place.socket, events, place)
+                return
             place.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with suppress(BlockingIOError):
-                server.connect(self._server)
-            caller = _RelayedCaller(place, server)
-        except OSError:
-            if server is not None:
-                server.close()
+            server, name = self._server_connection()
+        except (OSError, PlainCaller):
             self._end_silent(place)
             return
-        self._silent.discard(place)
+        del self._silent[place]
+        caller = _RelayedCaller(place, encrypted or place.socket, server, name)
         self._selector.modify(place.socket, selectors.EVENT_READ, caller)
         self._selector.register(server, selectors.EVENT_READ, caller)
         with self._lock:
-            self._callers[caller.number] = caller
+            self._callers[name] = caller
+        self._turn(caller, place.socket, selectors.EVENT_READ)  # the handshake may have read what came behind it
+
+    def _server_connection(self) -> tuple[socket.socket, str]:
+        """A connection to gRPC, and its name. Raises OSError, also if more connections wait for gRPC than can."""
+        name = self._server.with_name(str(next(self._names)))
+        server = socket.socket(socket.AF_UNIX)
+        try:
+            server.setblocking(False)
+            server.bind(str(name))
+            try:
+                server.connect(str(self._server))
+            finally:
+                name.unlink()  # the connection keeps its name
+        except OSError:
+            server.close()
+            raise
+        return server, str(name)
 
     def _turn(self, caller: _RelayedCaller, ready: socket.socket, events: int) -> None:
         try:
             goes_on = caller.turn(ready, events)
         except OSError:
+            goes_on = False
+        except MessageRefused as refused:
+            if caller.place.identity is not None:  # strangers do not fill the log
+                _LOG.warning("a caller with a token is cut off: it sends %s", refused)
             goes_on = False
         if not goes_on:
             self._end(caller)
@@ -212,13 +253,13 @@ class FlightRelay:
 
     def _end_silent(self, place: GatedCaller) -> None:
         self._selector.unregister(place.socket)
-        self._silent.discard(place)
+        del self._silent[place]
         place.close()
 
     def _end(self, caller: _RelayedCaller) -> None:
         for each in (caller.place.socket, caller.server):
             self._wait_for(each, 0, caller)
         with self._lock:
-            del self._callers[caller.number]
+            del self._callers[caller.name]
         caller.server.close()
         caller.place.close()

@@ -8,9 +8,9 @@ password of a Basic handshake. A command, a ticket or an action of Flight SQL go
 
 import base64
 import binascii
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import pyarrow as pa
@@ -30,12 +30,14 @@ from upriver.doors.queries import ViewQuery
 from upriver.doors.shares import QueryCaller
 from upriver.errors import DeclarationError
 from upriver.net.gate import CallerGate, GatedListener
-from upriver.net.server import LOOPBACK, Listen, listening_socket
+from upriver.net.server import Listen, listening_socket
 from upriver.options import Tls
 from upriver.protocol.lookups import route_among
 
 SCAN_S_MAX = 3600.0
 """Seconds in which a caller must have read a scan."""
+DIRECTORY_CHARS_MAX = 60
+"""Characters of the directory of temporary files. The path of a Unix socket has at most 104."""
 DIALECT = "postgres"
 """The SQL of queries: as at the PostgreSQL door."""
 
@@ -56,6 +58,11 @@ class _Authentication(flight.ServerMiddlewareFactory):  # type: ignore[misc]
                 "show the app's token: as 'authorization: Bearer TOKEN', or as the password of a Basic handshake"
             )
         return _Admitted(token if scheme.lower() == "basic" else None)
+
+
+def _short_directory() -> str | None:
+    """Where a Unix socket's path is not too long; ``None``: where temporary files are."""
+    return "/tmp" if len(gettempdir()) > DIRECTORY_CHARS_MAX else None
 
 
 def _password(credentials: str) -> str:
@@ -103,26 +110,31 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         self._rows = rows
         self._sql = FlightSql(rows)
         self._streams = RowStreams()
-        shown = [] if tls is None else [(Path(tls.certificate).read_bytes(), Path(tls.key).read_bytes())]
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it writes a line for each stranger's handshake otherwise
+        context = None if tls is None else tls.context()
+        if context is not None:
+            context.set_alpn_protocols(["h2"])  # clients of gRPC end a connection to a server that does not choose it
         listening = listening_socket(listen.host, listen.port)
+        self._directory = TemporaryDirectory(prefix="upriver-", dir=_short_directory())
+        self.grpc_path = Path(self._directory.name) / "grpc"
+        """The Unix socket on which gRPC listens. Calls that do not come to it through the relay are refused."""
         try:
             super().__init__(
-                f"{'grpc+tls' if shown else 'grpc'}://{LOOPBACK}:0",
+                flight.Location.for_grpc_unix(str(self.grpc_path)),
                 auth_handler=_AnyHandshake(),
-                tls_certificates=shown or None,
                 middleware={"token": _Authentication(knows)},
             )
         except BaseException:
             listening.close()
+            self._directory.cleanup()
             raise
-        self._relay = FlightRelay(GatedListener(listening, gate, cost=DESCRIPTORS), (LOOPBACK, self.port))
+        self._relay = FlightRelay(GatedListener(listening, gate, cost=DESCRIPTORS), self.grpc_path, context)
         self.address = listen.address(listening.getsockname()[1])
 
     def close(self) -> None:
         """Take no more calls, and end those under way."""
         self._relay.stop()
         self.shutdown()
+        self._directory.cleanup()
 
     def _admit(self, context: Any) -> None:
         """Admit the caller of a call that has shown a token. Raises FlightUnavailableError if there is no place."""
@@ -233,9 +245,9 @@ def _cancellation(context: Any) -> Cancellation:
 
 
 def _caller(peer: str) -> QueryCaller:
-    """A connection, which all calls of a client share. peer: as gRPC has it, ``ipv4:127.0.0.1:50000``."""
-    host, _, port = peer.rpartition(":")
-    return QueryCaller(host, port)
+    """A connection, which all calls of a client share. peer: as gRPC has it, ``unix:/tmp/upriver-x/7``."""
+    host, _, name = peer.rpartition("/")
+    return QueryCaller(host, name)
 
 
 def _info(descriptor: Any, ticket: bytes, schema: pa.Schema) -> Any:
