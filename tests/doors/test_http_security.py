@@ -408,6 +408,8 @@ def test_a_caller_that_hangs_up_again_and_again_takes_no_other_s_thread(app: Htt
             each.close()
         for worker in app.cluster.workers.values():
             worker.before = lambda _: None
+    with app.caller(READER) as reader:
+        await_that(lambda: reader.get("/v1/views").status_code == 200)  # threads have ended
 
 
 def test_streams_of_one_caller_leave_places_for_others(app: HttpApp) -> None:
@@ -429,7 +431,7 @@ def _is_streamed(caller: httpx.Client) -> bool:
 
 
 PARTS = ["v1", "views", "planes", "days", "lookup", "evict", "rescale", "status", "changes", "..", "%2e%2e", "%00", "é"]
-PATHS = st.lists(st.sampled_from([*PARTS, ""]), max_size=5).map(lambda parts: "/" + "/".join(parts))
+PATHS = st.lists(st.sampled_from([*PARTS, ""]), max_size=5).map(lambda parts: "/" + "/".join(parts).lstrip("/"))
 VALUES = st.recursive(
     st.none()
     | st.booleans()

@@ -67,7 +67,7 @@ def test_a_caller_weighs_what_it_costs(opened: ExitStack) -> None:
     assert not relayed_place.admit(Identity.CLIENT)  # it was dropped before it had proved anything
     assert ports.caller(relayed)[1].admit(Identity.CLIENT)
     assert not ports.caller(relayed)[1].admit(Identity.CLIENT)
-    assert ports.caller(plain)[1].admit(Identity.CLIENT)
+    assert ports.caller(plain)[1].admit(Identity.CLIENT, "operator")
     assert ports.caller(plain)[1].admit(Identity.CLUSTER)  # their share is another
 
 
@@ -82,6 +82,22 @@ def test_listeners_share_the_places_and_get_them_back(opened: ExitStack) -> None
     assert not surplus.admit(Identity.CLIENT)  # its listener has as many as it may
     assert late.admit(Identity.CLIENT)
     assert not ports.caller(one)[1].admit(Identity.CLIENT)
+
+
+def test_clients_of_one_host_with_one_token_leave_places_for_others(opened: ExitStack) -> None:
+    ports = Ports(opened, Places(clients=9))
+    narrow, wide, relayed = ports.listener(callers_max=4), ports.listener(), ports.listener(cost=3)
+    readers = [ports.caller(narrow)[1] for _ in range(4)]
+    assert [place.admit(Identity.CLIENT, "reader") for place in readers] == [True, True, True, False]
+    assert readers[3].admit(Identity.CLIENT, "operator")
+    elsewhere = [ports.caller(wide)[1] for _ in range(5)]
+    assert [place.admit(Identity.CLIENT, "reader") for place in elsewhere] == [True, True, True, True, False]
+    assert not ports.caller(relayed)[1].admit(Identity.CLIENT, "reader")
+    assert elsewhere[4].admit(Identity.CLIENT, "operator")
+    for place in (*readers, *elsewhere):
+        place.close()
+    assert ports.caller(relayed)[1].admit(Identity.CLIENT, "reader")
+    assert ports.caller(relayed)[1].admit(Identity.CLIENT, "reader")
 
 
 def test_without_descriptors_one_stranger_at_a_time_makes_room(opened: ExitStack) -> None:

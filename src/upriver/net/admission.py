@@ -243,7 +243,7 @@ class CallerAdmission:
             self._refuse(pending, Verdict.NO_CERTIFICATE)
         elif exchange.purpose not in self._offered:
             self._refuse(pending, Verdict.NOT_SERVED)
-        elif not pending.caller.admit(identity):
+        elif not pending.caller.admit(identity, "" if proved.role is None else proved.role.name.lower()):
             self._refuse(pending, Verdict.FULL, self._listener.gate.places.of(identity))
         else:
             answer = ANSWER.pack(Verdict.WELCOME, 0, exchange.proof_of_server(proved.key))

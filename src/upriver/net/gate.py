@@ -7,6 +7,7 @@ that has most of them: idle callers keep no rightful caller out, and a flood at 
 
 Descriptors are shared out in advance: part for unauthenticated callers, part for clients, part for the cluster's own
 channels. The rest stays for the lake (net.descriptors_are_shared_out). All listeners of a process draw on these shares.
+Clients of one host with one token have at most three quarters of the clients' part, and of what a listener takes.
 """
 
 import errno
@@ -34,6 +35,9 @@ CHANNELS_MAX = 4096
 """Descriptors of the cluster's own; at most one for every four files. A quarter of the files is left for the lake."""
 PAUSE_S = 0.1
 """Seconds until a listener accepts again when the process had no descriptor for a connection."""
+
+NO_PLACE = "all places of callers, or those of this host with this token, are taken: close some, or try again"
+"""What a listener tells a client that it does not admit."""
 
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -65,6 +69,11 @@ class Places:
         return self.channels if identity is Identity.CLUSTER else self.clients
 
 
+def share_of_one(places: int) -> int:
+    """How many of these places clients of one host with one token may have."""
+    return places - places // 4
+
+
 class CallerGate:
     """The places of all listeners. Called by any thread. clock: in seconds, for the time limit of a proof."""
 
@@ -80,6 +89,8 @@ class CallerGate:
         """Descriptors."""
         self._admitted: Counter[GatedListener] = Counter()
         """Callers."""
+        self._of_one: Counter[tuple[str, str] | tuple[GatedListener, str, str]] = Counter()
+        """Clients' descriptors by host and token, and clients by listener, host and token."""
         self._makes_room: GatedCaller | None = None
         """The last caller that was dropped for its descriptor, until that is closed."""
 
@@ -128,9 +139,9 @@ class CallerGate:
             del self._unproved[caller.listener]
         return True
 
-    def admit(self, caller: "GatedCaller", identity: Identity) -> bool:
-        """The caller has proved this identity. Returns whether it has a place; it has none if the gate has dropped it
-        before. A further call does nothing."""
+    def admit(self, caller: "GatedCaller", identity: Identity, token: str = "") -> bool:
+        """The caller has proved this identity. token: the name of what it has shown, as "reader"; empty: any. Returns
+        whether it has a place; it has none if the gate has dropped it before. A further call does nothing."""
         listener = caller.listener
         with self._lock:
             if caller.identity is not None:
@@ -139,12 +150,32 @@ class CallerGate:
                 return False
             if listener.callers_max is not None and self._admitted[listener] >= listener.callers_max:
                 return False
+            if identity is Identity.CLIENT and self._is_over_its_share(caller, token):
+                return False
             if not self._forget(caller):
                 return False
-            caller.identity = identity
+            caller.identity, caller.token = identity, token
+            self._count_of_one(caller, 1)
             self._taken[identity] += listener.cost
             self._admitted[listener] += 1
             return True
+
+    def _is_over_its_share(self, caller: "GatedCaller", token: str) -> bool:
+        """Whether the client would have more than clients of its host with its token may have together."""
+        listener, host = caller.listener, caller.host
+        if self._of_one[host, token] + listener.cost > share_of_one(self.places.clients):
+            return True
+        return listener.callers_max is not None and (
+            self._of_one[listener, host, token] >= share_of_one(listener.callers_max)
+        )
+
+    def _count_of_one(self, caller: "GatedCaller", sign: int) -> None:
+        if caller.identity is Identity.CLIENT:
+            one = (caller.host, caller.token)
+            for whose, count in ((one, caller.listener.cost), ((caller.listener, *one), 1)):
+                self._of_one[whose] += sign * count
+                if not self._of_one[whose]:
+                    del self._of_one[whose]
 
     def leave(self, caller: "GatedCaller") -> None:
         """The caller has gone. A further call does nothing."""
@@ -152,6 +183,7 @@ class CallerGate:
             if caller is self._makes_room:
                 self._makes_room = None
             if not self._forget(caller) and caller.identity is not None:
+                self._count_of_one(caller, -1)
                 self._taken[caller.identity] -= caller.listener.cost
                 self._admitted[caller.listener] -= 1
                 if not self._admitted[caller.listener]:
@@ -185,7 +217,7 @@ class GatedListener:
         Raises OSError if there is none to drop, or if the listener is closed: try again after ``PAUSE_S``.
         """
         try:
-            connected, _ = self.socket.accept()
+            connected, address = self.socket.accept()
         except (BlockingIOError, ConnectionAbortedError):  # the caller has gone
             return None
         except OSError as error:
@@ -198,7 +230,7 @@ class GatedListener:
         except OSError:  # the caller has gone
             connected.close()
             return None
-        caller = GatedCaller(connected, self, self.gate.clock() + UNPROVED_S_MAX)
+        caller = GatedCaller(connected, self, self.gate.clock() + UNPROVED_S_MAX, address[0])
         self.gate.enter(caller)
         return caller
 
@@ -215,20 +247,23 @@ class GatedListener:
 
 
 class GatedCaller:
-    """A caller and its place. due_at: when it must have proved its identity, on the gate's clock. identity: what it has
-    proved; the gate alone changes it. Its owner closes the socket, and then calls ``leave``."""
+    """A caller and its place. due_at: when it must have proved its identity, on the gate's clock. host: that it comes
+    from. identity, token: what it has proved; the gate alone changes them. Its owner closes the socket, and then calls
+    ``leave``."""
 
-    __slots__ = ("due_at", "identity", "listener", "socket")
+    __slots__ = ("due_at", "host", "identity", "listener", "socket", "token")
 
-    def __init__(self, connected: socket.socket, listener: GatedListener, due_at: float) -> None:
+    def __init__(self, connected: socket.socket, listener: GatedListener, due_at: float, host: str) -> None:
         self.socket = connected
         self.listener = listener
         self.due_at = due_at
+        self.host = host
         self.identity: Identity | None = None
+        self.token = ""
 
-    def admit(self, identity: Identity) -> bool:
+    def admit(self, identity: Identity, token: str = "") -> bool:
         """As ``CallerGate.admit``."""
-        return self.listener.gate.admit(self, identity)
+        return self.listener.gate.admit(self, identity, token)
 
     def leave(self) -> None:
         """As ``CallerGate.leave``."""

@@ -189,8 +189,9 @@ def _meet(stream: ByteStream, remote: Remote, purpose: Purpose, give_up_at: floa
     needed = "cluster's secret" if purpose.needs is Identity.CLUSTER else "app's token"
     if verdict == Verdict.FULL:
         raise ClusterError(
-            f"{remote.address} serves {number} {purpose.needs} connections already: close some clients, or let its "
-            f"process open more files (ulimit -n)"
+            f"{remote.address} has places for {number} {purpose.needs} connections, three quarters of them at most for "
+            f"clients of one host with one token, and none is free: close some clients, or let its process open more "
+            f"files (ulimit -n)"
         )
     if verdict == Verdict.NOT_SERVED:
         raise ProtocolError(f"{remote.address} does not serve {purpose}")

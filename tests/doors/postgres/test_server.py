@@ -19,7 +19,7 @@ from postgres_kit import PASSWORD, asking_to_cancel, startup
 
 from upriver.doors.postgres.server import PostgresServer
 from upriver.doors.query_processes import CALLER_QUERIES_MAX, QUERIES_MAX
-from upriver.net.gate import CallerGate, Places
+from upriver.net.gate import NO_PLACE, CallerGate, Places
 from upriver.net.server import Listen
 
 SUPPORT = Path(__file__).parent.parent.parent / "support"
@@ -191,7 +191,7 @@ def test_strangers_are_few_and_a_full_server_serves_its_callers() -> None:
                 assert stranger.recv(1) == b"R"
             with connected(door) as another:  # in place of the oldest stranger
                 assert another.execute("SELECT 1").fetchall() == [(1,)]
-                with pytest.raises(psycopg.OperationalError, match="all places of callers with a token are taken"):
+                with pytest.raises(psycopg.OperationalError, match=NO_PLACE):
                     connected(door)
             strangers[0].settimeout(CLIENT_S_MAX)
             while strangers[0].recv(1000):

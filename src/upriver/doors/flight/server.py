@@ -29,7 +29,7 @@ from upriver.doors.gateway import Gateway
 from upriver.doors.queries import ViewQuery
 from upriver.doors.shares import QueryCaller
 from upriver.errors import DeclarationError
-from upriver.net.gate import CallerGate, GatedListener
+from upriver.net.gate import NO_PLACE, CallerGate, GatedListener
 from upriver.net.server import Listen, listening_socket
 from upriver.options import Tls
 from upriver.protocol.lookups import route_among
@@ -139,7 +139,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     def _admit(self, context: Any) -> None:
         """Admit the caller of a call that has shown a token. Raises FlightUnavailableError if there is no place."""
         if not self._relay.admit(context.peer()):
-            raise flight.FlightUnavailableError("all places of callers with a token are taken: try again")
+            raise flight.FlightUnavailableError(NO_PLACE)
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
         self._admit(context)

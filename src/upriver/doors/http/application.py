@@ -41,6 +41,7 @@ from upriver.doors.http.places import CallerPlaces, HttpCaller, PlaceBounds, Req
 from upriver.doors.http.problems import PROBLEM_TYPE, RETRY_S, HttpProblem, fault, problem_of
 from upriver.doors.http.readiness import Readiness
 from upriver.errors import UpriverError
+from upriver.net.gate import NO_PLACE
 from upriver.net.handshake import Identity
 
 REQUESTS = PlaceBounds(total=28, role=24, caller=20)
@@ -177,11 +178,11 @@ class HttpDoor:
             except HttpProblem:
                 return RedirectResponse("/login", 303)
         role = self._guard.role(method, headers)
-        if not request.scope[CALLER].admit(Identity.CLIENT):
+        if not request.scope[CALLER].admit(Identity.CLIENT, role.name.lower()):
             raise HttpProblem(
                 503,
                 "Busy",
-                "all places of callers with a token are taken: try again",
+                NO_PLACE,
                 {"retry-after": str(RETRY_S), "connection": "close"},
             )
         if path == "/logout" and method == "POST":

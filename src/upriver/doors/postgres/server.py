@@ -17,7 +17,7 @@ from upriver.doors.gateway import Gateway
 from upriver.doors.postgres.scram import TokenVerifiers
 from upriver.doors.postgres.session import PostgresSession
 from upriver.doors.shares import QueryCaller
-from upriver.net.gate import PAUSE_S, UNPROVED_S_MAX, CallerGate, GatedCaller, GatedListener
+from upriver.net.gate import NO_PLACE, PAUSE_S, UNPROVED_S_MAX, CallerGate, GatedCaller, GatedListener
 from upriver.net.handshake import Identity
 from upriver.net.server import Listen, listening_socket
 from upriver.options import Tls
@@ -193,8 +193,8 @@ class _Caller:
             if not data:
                 return
             for piece in self.session.receive(data):
-                if self.session.is_trusted and not self._place.admit(Identity.CLIENT):
-                    self._send(self.session.refuse("53300", "all places of callers with a token are taken: try again"))
+                if self.session.is_trusted and not self._place.admit(Identity.CLIENT, self.session.token):
+                    self._send(self.session.refuse("53300", NO_PLACE))
                     return
                 self._send(piece)
             if self.session.awaits_tls:

@@ -208,6 +208,8 @@ class PostgresSession:
         """The process and the secret of the session whose query this caller wants to cancel."""
         self.is_over = False
         self.is_trusted = False
+        self.token = ""
+        """The name of the token that the caller has proved to know."""
         self._rows = rows
         self._key = (process, secret)
         self._exchange = ScramExchange(verifiers)
@@ -289,8 +291,9 @@ class PostgresSession:
 
     def _prove_final(self, message: WireMessage) -> Iterator[bytes]:
         body = _password(message)
-        token, proof = self._exchange.final(body.rest())
-        self.cancellation.caller = replace(self.cancellation.caller, name=f"{token} {self.cancellation.caller.name}")
+        self.token, proof = self._exchange.final(body.rest())
+        caller = self.cancellation.caller
+        self.cancellation.caller = replace(caller, name=f"{self.token} {caller.name}")
         self._reader.trust()
         self.is_trusted = True
         self._settings.take_zone(self._rows.routes())
