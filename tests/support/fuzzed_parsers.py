@@ -48,6 +48,7 @@ from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.freshness import ReadThrough
 from upriver.doors.cancellation import Cancellation
 from upriver.doors.flight.errors import UnsupportedCommand
+from upriver.doors.flight.messages import MessageRefused, MessageSizes
 from upriver.doors.flight.protobuf import encoded, wrapped
 from upriver.doors.flight.sql import CREATE, PACKAGE, PREPARED_QUERY, QUERY, TICKET, FlightSql
 from upriver.doors.flight.sql_statements import FlightStatement
@@ -788,6 +789,36 @@ _STATEMENTS = (
 )
 
 
+def flight_frames() -> Parser:
+    """What a caller of Flight sends: frames of HTTP/2, some with parts of messages, which come in any pieces."""
+
+    def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+        return len(content).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + content
+
+    def parse(data: bytes) -> None:
+        def refused(pieces: list[bytes]) -> str | None:
+            sizes = MessageSizes()
+            try:
+                for piece in pieces:
+                    sizes.hear(piece)
+            except MessageRefused as refusal:
+                return str(refusal)
+            return None
+
+        whole = refused([data])
+        assert whole == refused([data[at : at + 1] for at in range(len(data))])
+        if whole is not None:
+            raise MessageRefused(whole)
+
+    message, padded = b"\0" + (40).to_bytes(4) + bytes(40), bytes([7]) + b"\0" + (3).to_bytes(4) + bytes(3 + 7)
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, bytes(12))
+    valid = [
+        preface + frame(1, 4, 1, bytes(30)) + frame(0, 1, 1, message),
+        preface + frame(0, 0, 1, message[:20]) + frame(0, 8, 3, padded) + frame(0, 1, 1, message[20:]),
+    ]
+    return Parser(parse=parse, valid=valid, refusals=(MessageRefused,))
+
+
 def flight_tickets() -> Parser:
     """Tickets of plain Flight, and descriptors: a command, or a path of one part."""
 
@@ -1027,7 +1058,8 @@ PARSERS: Mapping[str, Callable[[], Parser]] = {
     for make in (
         *(frames, bare_batches, sealed_frames, pieces, hellos, greetings, orders, reports, envelopes, other_messages),
         *(lookups, calls, registrations, routings, scan_sources, offsets, positions, query_parameters, query_answers),
-        *(key_texts, http_heads, http_bodies, postgres_starts, postgres_queries, flight_tickets, flight_sql),
+        *(key_texts, http_heads, http_bodies, postgres_starts, postgres_queries, flight_frames),
+        *(flight_tickets, flight_sql),
     )
 }
 
