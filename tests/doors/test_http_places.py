@@ -2,11 +2,12 @@
 
 import pytest
 
-from upriver.doors.http.places import CallerPlaces, HttpCaller, PlaceBounds
+from upriver.doors.http.places import CallerPlaces, HttpCaller
 from upriver.doors.http.problems import HttpProblem
+from upriver.doors.shares import Bounds
 from upriver.net.handshake import Role
 
-BOUNDS = PlaceBounds(total=7, role=5, caller=3)
+BOUNDS = Bounds(total=7, group=5, caller=3)
 
 
 def taken(places: CallerPlaces, caller: HttpCaller) -> int:

@@ -36,7 +36,7 @@ def counted(tickets: dict[int, QueryCaller]) -> Counter[object]:
 
 
 def has_room(counts: Counter[object], caller: QueryCaller, bounds: Bounds) -> bool:
-    return counts[caller] < bounds.caller and counts[caller.host] < bounds.host and counts[None] < bounds.total
+    return counts[caller] < bounds.caller and counts[caller.host] < bounds.group and counts[None] < bounds.total
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -73,7 +73,7 @@ def test_no_bound_is_passed_and_no_turn_is_idle_that_a_caller_may_have(seed: int
             counts = counted(tickets)
             assert counts[None] <= bounds.total
             assert all(counts[caller] <= bounds.caller for caller in CALLERS)
-            assert all(counts[host] <= bounds.host for host in ("h1", "h2", "h3"))
+            assert all(counts[host] <= bounds.group for host in ("h1", "h2", "h3"))
         assert not any(has_room(counted(held), caller, TURNS) for caller in waits.values())
     assert refused > 50
 

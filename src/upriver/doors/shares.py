@@ -7,8 +7,9 @@ so another's query need not wait for theirs. A turn that becomes free goes to th
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from upriver.errors import Busy
 
@@ -24,36 +25,51 @@ class QueryCaller:
     host: str = ""
     name: str = ""
 
+    @property
+    def counted_as(self) -> Sequence[tuple[object, str]]:
+        """As of :class:`SharingCaller`; its group is the host."""
+        return (self, "of this caller"), (self.host, "of this host"), (None, "of all callers")
+
 
 OWN_CALLER = QueryCaller()
 """Of queries that this process makes for itself."""
 
 
+class SharingCaller(Protocol):
+    """Whose share something takes."""
+
+    @property
+    def counted_as(self) -> Sequence[tuple[object, str]]:
+        """What counts are kept by, each with words for it: this caller, its group, and ``None`` for all callers."""
+
+
+class ExceededBound(NamedTuple):
+    """whose: as a count is kept by it. words: for it. most: the bound."""
+
+    whose: object
+    words: str
+    most: int
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most of something that there may be in all, of callers of one host, and of one caller."""
+    """The most of something that there may be in all, of one group of callers, and of one caller."""
 
     total: int
-    host: int
+    group: int
     caller: int
 
-    def exceeded(self, counts: Counter[object], caller: QueryCaller, more: int = 1) -> str | None:
-        """Whose bound has no room for so much more, in words; ``None`` if all have. counts: by caller, host, and
-        ``None`` for all."""
-        if counts[caller] + more > self.caller:
-            return "of this caller"
-        if counts[caller.host] + more > self.host:
-            return "of this host"
-        return "of all callers" if counts[None] + more > self.total else None
-
-    def of(self, whose: str) -> int:
-        """The bound that :meth:`exceeded` names."""
-        return {"of this caller": self.caller, "of this host": self.host}.get(whose, self.total)
+    def exceeded(self, counts: Counter[object], caller: SharingCaller, more: int = 1) -> ExceededBound | None:
+        """The first bound that has no room for so much more; ``None`` if all have. counts: as :func:`count` keeps
+        them."""
+        bounds = zip(caller.counted_as, (self.caller, self.group, self.total), strict=True)
+        over = (ExceededBound(whose, words, most) for (whose, words), most in bounds if counts[whose] + more > most)
+        return next(over, None)
 
 
-def count(counts: Counter[object], caller: QueryCaller, more: int) -> None:
+def count(counts: Counter[object], caller: SharingCaller, more: int) -> None:
     """Count so much more of a caller, or less."""
-    for whose in (caller, caller.host, None):
+    for whose, _ in caller.counted_as:
         counts[whose] += more
         if not counts[whose]:
             del counts[whose]
@@ -77,10 +93,10 @@ class TurnQueue:
         if self._bounds.exceeded(self._held, caller) is None:  # else another that waits would have had it
             self._begin(self._last, caller)
             return self._last, True
-        whose = self._waiting_bounds.exceeded(self._waits, caller)
-        if whose is not None:
+        over = self._waiting_bounds.exceeded(self._waits, caller)
+        if over is not None:
             raise Busy(
-                f"{self._waiting_bounds.of(whose):,} queries {whose} wait for a turn already, and more may not wait: "
+                f"{over.most:,} queries {over.words} wait for a turn already, and more may not wait: "
                 "try again when some of them have ended"
             )
         self._queue[self._last] = caller
@@ -167,12 +183,11 @@ class SharedBytes:
     def take(self, caller: QueryCaller, nbytes: int) -> None:
         """Raises Busy if there is no room."""
         with self._lock:
-            whose = self._bounds.exceeded(self._held, caller, nbytes)
-            if whose is not None:
-                held = {"of this caller": caller, "of this host": caller.host}.get(whose)
+            over = self._bounds.exceeded(self._held, caller, nbytes)
+            if over is not None:
                 raise Busy(
-                    f"answers {whose} of {self._held[held] >> 20:,} MiB wait until they are read, and "
-                    f"{self._bounds.of(whose) >> 20:,} MiB are the most: read them, or try again soon"
+                    f"answers {over.words} of {self._held[over.whose] >> 20:,} MiB wait until they are read, and "
+                    f"{over.most >> 20:,} MiB are the most: read them, or try again soon"
                 )
             count(self._held, caller, nbytes)
 

@@ -37,18 +37,19 @@ from upriver.doors.http.messages import (
 )
 from upriver.doors.http.openapi import described
 from upriver.doors.http.operations import metrics
-from upriver.doors.http.places import CallerPlaces, HttpCaller, PlaceBounds, RequestPlaces
+from upriver.doors.http.places import CallerPlaces, HttpCaller, RequestPlaces
 from upriver.doors.http.problems import PROBLEM_TYPE, RETRY_S, HttpProblem, fault, problem_of
 from upriver.doors.http.readiness import Readiness
+from upriver.doors.shares import Bounds
 from upriver.errors import UpriverError
 from upriver.net.gate import NO_PLACE
 from upriver.net.handshake import Identity
 
-REQUESTS = PlaceBounds(total=28, role=24, caller=20)
+REQUESTS = Bounds(total=28, group=24, caller=20)
 """Requests under way at a time, each on a thread; more are refused with 503. Their threads: twice as many."""
-METRICS = PlaceBounds(total=4, role=3, caller=2)
+METRICS = Bounds(total=4, group=3, caller=2)
 """Requests for metrics, besides; and twice as many threads."""
-STREAMS = PlaceBounds(total=64, role=48, caller=32)
+STREAMS = Bounds(total=64, group=48, caller=32)
 """Streams of events that are open at a time."""
 STREAM_THREADS_MAX = 8
 """Threads that all streams share."""

@@ -5,11 +5,12 @@ and for readers of other hosts. Metrics have places of their own.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from upriver.doors.http.problems import RETRY_S, HttpProblem
+from upriver.doors.shares import Bounds, count
 from upriver.net.handshake import Role
 
 
@@ -20,43 +21,31 @@ class HttpCaller:
     role: Role
     host: str
 
-
-@dataclass(frozen=True, slots=True)
-class PlaceBounds:
-    """The most places that there may be in all, of one role's callers, and of one caller."""
-
-    total: int
-    role: int
-    caller: int
+    @property
+    def counted_as(self) -> Sequence[tuple[object, str]]:
+        """As of :class:`.SharingCaller`; its group is the role."""
+        of_role = f"of the {self.role.name.lower()}'s token"
+        return (self, f"{of_role} at this host"), (self.role, of_role), (None, "of all callers")
 
 
 class CallerPlaces:
     """Counts places; only the server's thread uses it. things, state: what has a place, and why, in words."""
 
-    def __init__(self, things: str, state: str, bounds: PlaceBounds) -> None:
+    def __init__(self, things: str, state: str, bounds: Bounds) -> None:
         self._things, self._state = things, state
         self._bounds = bounds
-        self._taken: Counter[HttpCaller | Role | None] = Counter()
-        """By caller, role, and ``None`` for all."""
+        self._taken: Counter[object] = Counter()
 
     def take(self, caller: HttpCaller) -> None:
         """Raises HttpProblem if there is none for this caller."""
-        role = caller.role.name.lower()
-        for whose, words, most in (
-            (caller, f"of the {role}'s token at this host", self._bounds.caller),
-            (caller.role, f"of the {role}'s token", self._bounds.role),
-            (None, "of all callers", self._bounds.total),
-        ):
-            if self._taken[whose] >= most:
-                told = f"{most} {self._things} {words} {self._state}: try again"
-                raise HttpProblem(503, "Busy", told, {"retry-after": str(RETRY_S)})
-        self._taken.update((caller, caller.role, None))
+        over = self._bounds.exceeded(self._taken, caller)
+        if over is not None:
+            why = f"{over.most} {self._things} {over.words} {self._state}: try again"
+            raise HttpProblem(503, "Busy", why, {"retry-after": str(RETRY_S)})
+        count(self._taken, caller, 1)
 
     def leave(self, caller: HttpCaller) -> None:
-        for whose in (caller, caller.role, None):
-            self._taken[whose] -= 1
-            if not self._taken[whose]:
-                del self._taken[whose]
+        count(self._taken, caller, -1)
 
     @contextmanager
     def held(self, caller: HttpCaller) -> Iterator[None]:
@@ -72,8 +61,8 @@ class RequestPlaces:
     """Requests under way, and threads that compute their answers. A thread goes on after its client has hung up, for a
     lookup cannot be ended early: so there may be twice as many threads."""
 
-    def __init__(self, bounds: PlaceBounds) -> None:
+    def __init__(self, bounds: Bounds) -> None:
         """bounds: of requests."""
-        threads = PlaceBounds(2 * bounds.total, 2 * bounds.role, 2 * bounds.caller)
+        threads = Bounds(2 * bounds.total, 2 * bounds.group, 2 * bounds.caller)
         self.requests = CallerPlaces("requests", "are under way", bounds)
         self.threads = CallerPlaces("answers", "are being computed, some for clients that have hung up", threads)
