@@ -5,8 +5,9 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -317,15 +318,27 @@ def test_a_connection_lingers_for_a_few_seconds() -> None:
         assert theirs.recv(16) == b"no"
 
 
-def test_more_requests_than_there_is_room_for_are_told_to_come_again(app: HttpApp) -> None:
-    go_on, begun = threading.Event(), threading.Semaphore(0)
+@contextmanager
+def lookups_waiting(app: HttpApp, begins: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Lookups wait at the workers meanwhile. begins: called by each."""
+    go_on = threading.Event()
 
     def wait(_: int) -> None:
-        begun.release()
+        begins()
         assert go_on.wait(6 * SECONDS_MAX)
 
     for worker in app.cluster.workers.values():
         worker.before = wait
+    try:
+        yield
+    finally:
+        go_on.set()
+        for worker in app.cluster.workers.values():
+            worker.before = lambda _: None
+
+
+def test_more_requests_than_there_is_room_for_are_told_to_come_again(app: HttpApp) -> None:
+    begun = threading.Semaphore(0)
     statuses: list[int] = []
     url = f"http://{app.server.address}/v1/views/planes?key=N1"
 
@@ -334,10 +347,9 @@ def test_more_requests_than_there_is_room_for_are_told_to_come_again(app: HttpAp
             pass  # the late caller's request had the last room for a moment
         statuses.append(answer.status_code)
 
-    threads = [threading.Thread(target=ask) for _ in range(REQUESTS.caller)]
-    try:
-        for thread in threads:
-            thread.start()
+    with ThreadPoolExecutor(REQUESTS.caller) as threads, lookups_waiting(app, begun.release):
+        for _ in range(REQUESTS.caller):
+            threads.submit(ask)
         assert begun.acquire(timeout=SECONDS_MAX)
         with app.caller() as late:
             while (busy := late.get("/v1/views")).status_code == 200:
@@ -347,24 +359,15 @@ def test_more_requests_than_there_is_room_for_are_told_to_come_again(app: HttpAp
             assert late.get("/healthz").status_code == late.get("/metrics").status_code == 200
         with app.caller(READER) as reader:
             assert reader.get("/v1/views").status_code == reader.get("/metrics").status_code == 200
-    finally:
-        go_on.set()
-        for thread in threads:
-            thread.join()
-        for worker in app.cluster.workers.values():
-            worker.before = lambda _: None
     assert statuses == [200] * REQUESTS.caller
 
 
 def test_clients_that_hang_up_leave_their_places(app: HttpApp) -> None:
-    go_on = threading.Event()
-    for worker in app.cluster.workers.values():
-        worker.before = lambda _: go_on.wait(6 * SECONDS_MAX)
     host, _, port = app.server.address.rpartition(":")
     head = f"GET /v1/views/planes?key=N1&timeout=60 HTTP/1.1\r\nHost: {app.server.address}"
     callers = [socket.create_connection((host, int(port))) for _ in range(REQUESTS.caller)]
     give_up_at = time.monotonic() + 2 * SECONDS_MAX  # the lookups take longer
-    try:
+    with lookups_waiting(app):
         for each in callers:
             each.sendall(f"{head}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
         with app.caller() as late:
@@ -374,22 +377,15 @@ def test_clients_that_hang_up_leave_their_places(app: HttpApp) -> None:
                 each.close()
             while late.get("/v1/views").status_code == 503:
                 assert time.monotonic() < give_up_at
-    finally:
-        go_on.set()
-        for worker in app.cluster.workers.values():
-            worker.before = lambda _: None
 
 
 def test_a_caller_that_hangs_up_again_and_again_takes_no_other_s_thread(app: HttpApp) -> None:
-    go_on = threading.Event()
-    for worker in app.cluster.workers.values():
-        worker.before = lambda _: go_on.wait(6 * SECONDS_MAX)
     host, _, port = app.server.address.rpartition(":")
     head = f"GET /v1/views/planes?key=N1&timeout=60 HTTP/1.1\r\nHost: {app.server.address}\r\nConnection: close"
     asked = f"{head}\r\nAuthorization: {READER['authorization']}\r\n\r\n".encode()
     give_up_at = time.monotonic() + 3 * SECONDS_MAX
     callers: list[socket.socket] = []
-    try:
+    with lookups_waiting(app), ExitStack() as opened:
         with app.caller(READER) as late:
             while "hung up" not in (told := late.get("/v1/views").json().get("detail", "")):
                 assert time.monotonic() < give_up_at, told
@@ -397,17 +393,11 @@ def test_a_caller_that_hangs_up_again_and_again_takes_no_other_s_thread(app: Htt
                     while callers:
                         callers.pop().close()
                 else:
-                    callers.append(socket.create_connection((host, int(port)), SECONDS_MAX))
+                    callers.append(opened.enter_context(socket.create_connection((host, int(port)), SECONDS_MAX)))
                     callers[-1].sendall(asked)
         assert told.startswith(f"{2 * REQUESTS.caller} answers of the reader's token at this host are being computed")
         with app.caller() as operator:
             assert operator.get("/v1/status").status_code == operator.get("/metrics").status_code == 200
-    finally:
-        go_on.set()
-        for each in callers:
-            each.close()
-        for worker in app.cluster.workers.values():
-            worker.before = lambda _: None
     with app.caller(READER) as reader:
         await_that(lambda: reader.get("/v1/views").status_code == 200)  # threads have ended
 

@@ -251,7 +251,7 @@ class _BoundedParser(Parser):
 
     steps_left = 0
 
-    def _advance(self, times: int = 1) -> None:  # whatever the parser tries again, it comes here
+    def _advance(self, times: int = 1) -> None:  # the parser calls it whatever it tries again
         self.steps_left -= 1
         if self.steps_left < 0:
             raise UnsupportedSql(

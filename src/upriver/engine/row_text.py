@@ -49,8 +49,8 @@ def readable(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def error_text(error: BaseException) -> str:
-    """The class and the text of an exception, on one line and bounded, whatever the text contains. An exception without
-    a text has its class alone."""
+    """The class and the text of an exception, on one line and bounded, whatever the text contains. Of an
+    exception without a text it is the class alone."""
     try:
         text = str(error)
     except Exception:  # of any class: it is the user's code

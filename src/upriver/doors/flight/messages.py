@@ -45,7 +45,7 @@ class MessageSizes:
         self._padding = 0
         """Bytes behind them."""
         self._unfinished: dict[bytes, _UnfinishedMessage] = {}
-        """By stream; those of which nothing has come are not kept."""
+        """By stream, from the first byte of the message to its last."""
         self._unfinished_bytes = 0
 
     def hear(self, data: bytes) -> None:

@@ -216,18 +216,19 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         with flight_errors():
             raise DeclarationError("DoExchange: views are only read here, by DoGet")
 
+    def _parsed(self, query: str, cancellation: Cancellation) -> ViewQuery:
+        with parse_turn(query, cancellation):
+            return ViewQuery.parse(query, DIALECT, self._rows.routes())
+
     def _schema(self, ticket: RowsTicket, cancellation: Cancellation) -> pa.Schema:
         if ticket.query is not None:
-            with parse_turn(ticket.query, cancellation):
-                query = ViewQuery.parse(ticket.query, DIALECT, self._rows.routes())
-            return describe(query, cancellation=cancellation)
+            return describe(self._parsed(ticket.query, cancellation), cancellation=cancellation)
         assert ticket.view is not None
         return route_among(ticket.view, self._rows.routes()).schema
 
     def _stream(self, ticket: RowsTicket, cancellation: Cancellation) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         if ticket.query is not None:
-            with parse_turn(ticket.query, cancellation):
-                query = ViewQuery.parse(ticket.query, DIALECT, self._rows.routes())
+            query = self._parsed(ticket.query, cancellation)
             found = execute(query, self._rows, cancellation=cancellation)
             return found.schema, batches_of(found)
         assert ticket.view is not None
